@@ -1,0 +1,97 @@
+# `make` lists the targets. Everything runs in .venv, which the first target that needs it creates.
+#   make PYTHON=/path/to/python ...   choose the interpreter that .venv is created with
+#   make ARGS="-k rings" test         pass arguments on to the command
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.SUFFIXES:
+MAKEFLAGS += --no-builtin-rules
+.DEFAULT_GOAL := help
+
+# A pyenv shim may exist and still not run, so each candidate is tried.
+PYTHON ?= $(shell for p in python3.11 python3; do \
+	$$p -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+VENV := .venv
+PY := $(VENV)/bin/python
+ARGS ?=
+comma := ,
+
+# One torch thread per process: two OpenMP threads on a busy machine spin against each other.
+ENV := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE
+
+# $(call install,what,pip arguments). The mark .installing outlives an install that was killed or
+# interrupted, but not one that pip itself gave up (no network, no such version).
+define install
+@echo "installing $(1) ..."
+@trap 'exit 130' INT TERM; touch $(VENV)/.installing; \
+  $(PY) -m pip install -qq --disable-pip-version-check -c constraints.txt $(2) \
+  || { rm -f $(VENV)/.installing; exit 1; }; \
+  rm -f $(VENV)/.installing
+@touch $@
+endef
+
+# A package may be half written after an interrupted install, and pip would take it for whole.
+ifneq ($(wildcard $(VENV)/.installing),)
+.PHONY: $(VENV)/.stamp-venv
+endif
+
+.PHONY: help demo test test-slow lint bench docs-table clean distclean
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*  ## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*  ## (.*)/make \1\t\2/' | expand -t 18
+
+demo: $(VENV)/.stamp-core  ## grow a small network on this machine and show what happens
+	@$(ENV) $(PY) -m growthring.demo $(ARGS)
+
+test: $(VENV)/.stamp-models  ## run the tests and the doctests (without the slow ones)
+	@$(ENV) $(PY) -m pytest -q -n 2 $(ARGS)
+
+test-slow: $(VENV)/.stamp-models  ## run the slow tests only
+	@$(ENV) $(PY) -m pytest -q -n 2 -m slow $(ARGS)
+
+lint: $(VENV)/.stamp-dev  ## ruff check, ruff format --check, mypy
+	@$(PY) -m ruff check --quiet .
+	@$(PY) -m ruff format --check --quiet .
+	@$(PY) -m mypy --no-error-summary
+	@echo "lint: ok"
+
+bench: $(VENV)/.stamp-bench  ## run benchmarks/bench_*.py, each against a peer in the same run
+	@shopt -s nullglob; files=(benchmarks/bench_*.py); \
+	  (( $${#files[@]} )) || { echo "there is no benchmarks/bench_*.py"; exit 1; }; \
+	  for f in "$${files[@]}"; do echo "== $$f"; $(ENV) $(PY) "$$f" $(ARGS); done
+
+docs-table: $(VENV)/.stamp-models  ## rewrite the table of models in docs/
+	@$(ENV) $(PY) scripts/model_table.py $(ARGS)
+
+clean:  ## remove caches and build products
+	@rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@find . -name $(VENV) -prune -o -name .git -prune -o -type d -name __pycache__ -prune -exec rm -rf {} +
+
+distclean: clean  ## clean, and remove .venv as well
+	@rm -rf $(VENV)
+
+# Each stamp is touched last, so an interrupted step is done again.
+$(VENV)/.stamp-venv:
+	@[ -n "$(PYTHON)" ] || { echo "no python3.11 or newer found; try: make PYTHON=/path/to/python" >&2; exit 1; }
+	@echo "creating $(VENV) with $(PYTHON) ..."
+	@rm -rf $(VENV)
+	@"$(PYTHON)" -m venv $(VENV)
+	@touch $@
+
+# torch first and pinned: left to itself, pip takes the newest build with CUDA, several GB.
+$(VENV)/.stamp-torch: $(VENV)/.stamp-venv constraints.txt
+	$(call install,torch (a minute and about 1 GB),torch)
+
+$(VENV)/.stamp-core: $(VENV)/.stamp-torch pyproject.toml
+	$(call install,growthring,-e .)
+
+$(VENV)/.stamp-dev: $(VENV)/.stamp-core
+	$(call install,the development tools,-e '.[dev]')
+
+$(VENV)/.stamp-models: $(VENV)/.stamp-dev
+	$(call install,third-party models for the tests,-e '.[dev$(comma)models]')
+
+$(VENV)/.stamp-bench: $(VENV)/.stamp-core
+	$(call install,the peer for the benchmarks,-e '.[bench]')

@@ -1,0 +1,124 @@
+"""Statistics that fade in: a layer norm or RMS norm over a width that has just grown.
+
+New entries would change the mean and variance of every token, so they start with weight 0 in the statistics, which makes the
+growth exact, and anneal to weight 1 over the stage; then the layer is the plain one again. While this lasts the module's `forward`
+is replaced on the instance: no parameter, buffer, hook or wrapper is added, and the state_dict keeps the user's keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from growthring.graph.recognise import NormFormula
+
+
+class Fade:
+    """The statistics weights of one norm.
+
+    Attributes:
+        start: weight of each entry when the fade began (1 for old entries, 0 for new ones).
+        progress: 0 … 1; the weights are start + (1 - start) · progress.
+    """
+
+    def __init__(self, start: torch.Tensor, progress: float = 0.0) -> None:
+        self.start, self.progress = start, progress
+        self._weights: torch.Tensor | None = None
+
+    @property
+    def weights(self) -> torch.Tensor:
+        """Present weights, between 0 and 1."""
+        return self.start + (1 - self.start) * self.progress
+
+    def shares(self, like: torch.Tensor) -> torch.Tensor:
+        """Present weights, normalised to sum 1, for a tensor of this type and device."""
+        if self._weights is None or self._weights.device != like.device or self._weights.dtype != like.dtype:
+            weights = self.weights
+            self._weights = (weights / weights.sum()).to(like)
+        return self._weights
+
+    def advance(self, progress: float) -> None:
+        """Moves on to a share of the stage."""
+        if progress != self.progress:
+            self.progress, self._weights = progress, None
+
+    def normalise(
+        self,
+        formula: NormFormula,
+        x: torch.Tensor,
+        gain: torch.Tensor | None,
+        bias: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """The norm with the present weights."""
+        wide = torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
+        return formula(x, gain, bias, self.shares(torch.empty(0, dtype=wide, device=x.device)))
+
+
+class _Intercept(TorchFunctionMode):
+    """Replaces the layer and RMS norms that a module's code calls, recognised by the width they work on."""
+
+    def __init__(self, fade: Fade) -> None:
+        super().__init__()
+        self.fade = fade
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if name not in ("layer_norm", "rms_norm"):
+            return func(*args, **kwargs)
+        names = ["input", "normalized_shape", "weight", "bias", "eps"]
+        if name == "rms_norm":
+            names.remove("bias")
+        given = dict(zip(names, args, strict=False)) | kwargs
+        x = given["input"]
+        if tuple(given["normalized_shape"]) != (len(self.fade.start),):
+            return func(*args, **kwargs)
+        eps = given.get("eps", 1e-5 if name == "layer_norm" else None)
+        eps = torch.finfo(x.dtype).eps if eps is None else eps
+        formula = NormFormula(name == "layer_norm", eps, 0.0)
+        return self.fade.normalise(formula, x, given.get("weight"), given.get("bias"))
+
+
+class FadedForward:
+    """Stands in for the forward of a norm while its statistics fade in."""
+
+    def __init__(self, module: nn.Module, fade: Fade, formula: NormFormula | None) -> None:
+        self.module, self.fade, self.formula = module, fade, formula
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.formula is not None:
+            parameters = list(self.module.parameters(recurse=False))
+            gain = parameters[0] if parameters else None
+            bias = parameters[1] if len(parameters) > 1 else None
+            x = args[0] if args else next(iter(kwargs.values()))
+            return self.fade.normalise(self.formula, x, gain, bias)
+        with _Intercept(self.fade):
+            return type(self.module).forward(self.module, *args, **kwargs)
+
+
+def formula_of(module: nn.Module, recognised: NormFormula | None) -> NormFormula | None:
+    """The formula of a norm module, or None where its code has to be run and intercepted."""
+    if recognised is not None:
+        return recognised
+    if type(module) is nn.LayerNorm:
+        return NormFormula(True, module.eps, 0.0)
+    if type(module) is nn.RMSNorm and module.eps is not None:
+        return NormFormula(False, module.eps, 0.0)
+    return None
+
+
+def begin(module: nn.Module, fade: Fade, recognised: NormFormula | None) -> None:
+    """Replaces the module's forward on the instance."""
+    module.forward = FadedForward(module, fade, formula_of(module, recognised))  # type: ignore[method-assign]
+
+
+def end(module: nn.Module) -> None:
+    """Gives the module its own forward back."""
+    if isinstance(vars(module).get("forward"), FadedForward):
+        del module.forward

@@ -1,0 +1,1 @@
+"""A model and example inputs -> its width groups: tracing, axis rules, unification, fitting."""

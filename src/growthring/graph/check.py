@@ -1,0 +1,96 @@
+"""Refuses models and inputs that cannot be grown, each with where, what, why and what to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parameter import UninitializedParameter, UninitializedTensorMixin
+
+from growthring.errors import InputError, UnsupportedModelError
+from growthring.graph.trace import ExampleInputs, split_inputs
+
+
+def check_model(model: nn.Module) -> None:
+    """Raises if the model is not a plain, initialised, unwrapped module."""
+    if not isinstance(model, nn.Module):
+        raise InputError(f"model is a {type(model).__name__}, not an nn.Module.")
+    kind = type(model).__name__
+    if hasattr(model, "_orig_mod"):
+        raise UnsupportedModelError(
+            "the model is already compiled: its graph is fixed to the present widths. Grow the plain model "
+            "(model._orig_mod) and call torch.compile after each growth."
+        )
+    if isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
+        raise UnsupportedModelError(
+            f"the model is wrapped in {kind}, which holds buckets of the present shapes. Grow the plain model "
+            "(model.module) and wrap it again after each growth."
+        )
+    if type(model).__module__.startswith("torch.jit") or isinstance(model, torch.jit.ScriptModule):
+        raise UnsupportedModelError(
+            f"the model is a {kind}: scripted code is fixed to its shapes. Grow the Python module and script it afterwards."
+        )
+    for path, module in model.named_modules():
+        source = type(module).__module__
+        if "quantized" in source.split(".") or source.startswith(("bitsandbytes", "torchao")):
+            raise UnsupportedModelError(
+                f"'{path}' is a quantised {type(module).__name__}: packed weights cannot be widened. Grow the float "
+                "model and quantise the result."
+            )
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        if isinstance(tensor, (UninitializedParameter, UninitializedTensorMixin)):
+            raise UnsupportedModelError(
+                f"parameter '{name}' is lazy: its shape is not known yet. Run the model once on an example input first."
+            )
+        if tensor.is_quantized or (
+            isinstance(tensor, nn.Parameter)
+            and not (tensor.is_floating_point() or tensor.is_complex())
+        ):
+            raise UnsupportedModelError(
+                f"parameter '{name}' holds {tensor.dtype} numbers: quantised weights cannot be widened. Grow the float "
+                "model and quantise the result."
+            )
+        if tensor.is_sparse or tensor.layout is not torch.strided:
+            raise UnsupportedModelError(f"'{name}' is a sparse tensor; only dense tensors grow.")
+
+
+def check_inputs(model: nn.Module, example_inputs: ExampleInputs) -> None:
+    """Raises if the example inputs are on another device than the model, or hold no tensor."""
+    args, kwargs = split_inputs(example_inputs)
+    tensors = list(_tensors([*args, *kwargs.values()]))
+    if not tensors:
+        raise InputError("example_inputs holds no tensor; pass what one call of the model takes.")
+    devices = {p.device.type for p in model.parameters()}
+    for tensor in tensors:
+        if devices and tensor.device.type not in devices:
+            raise InputError(
+                f"an example input is on {tensor.device}, the model on {', '.join(sorted(devices))}. "
+                "Move one of them."
+            )
+
+
+def _tensors(item: Any) -> Any:
+    if isinstance(item, torch.Tensor):
+        yield item
+    elif isinstance(item, dict):
+        for child in item.values():
+            yield from _tensors(child)
+    elif isinstance(item, (list, tuple)):
+        for child in item:
+            yield from _tensors(child)
+
+
+def check_finite(model: nn.Module) -> None:
+    """Raises if the model has no values (meta device) or a weight that is not finite."""
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        if tensor.device.type == "meta":
+            raise UnsupportedModelError(
+                f"'{name}' is on the meta device and has no values, so neither its deviation nor its entries can be used. "
+                "Materialise the model (model.to_empty(device=…), then initialise it) first."
+            )
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise InputError(
+                f"'{name}' holds values that are not finite; growing would spread them. Restore the weights from "
+                "before they diverged."
+            )

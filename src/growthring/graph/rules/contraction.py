@@ -1,0 +1,219 @@
+"""Operators that sum products over an axis: linear, convolution, matrix products, einsum, attention, embedding."""
+
+from __future__ import annotations
+
+from growthring.core.axes import Axis, Fixed, Product
+from growthring.graph.rules.elementwise import broadcast
+from growthring.graph.rules.walk import Info, Walk, register_rule
+from growthring.graph.trace import Op, Value
+
+
+@register_rule("aten.linear")
+def linear(walk: Walk, op: Op) -> None:
+    """y[…, o] = Σ_i x[…, i] W[o, i] + b[o]."""
+    x, weight = walk.info(op.args[0]), walk.info(op.args[1])
+    bias = op.args[2] if len(op.args) > 2 else op.kwargs.get("bias")
+    walk.contract(weight, len(weight.axes) - 1, x, len(x.axes) - 1)
+    axes = [*x.axes[:-1], *weight.axes[:-1]]
+    scale = walk.transform(x, weight)
+    if bias is not None:
+        walk.add_bias(walk.info(bias), axes[-1], scale)
+    walk.attribute("in_features", x.axes[-1])
+    walk.attribute("out_features", axes[-1])
+    walk.set(op.outputs[0], axes, scale)
+
+
+@register_rule("aten.conv1d", "aten.conv2d", "aten.conv3d")
+def convolution(walk: Walk, op: Op) -> None:
+    """W[o, i/groups, k, …]; groups are an outer factor of both channel axes."""
+    groups = op.args[6] if len(op.args) > 6 else op.kwargs.get("groups", 1)
+    _convolution(walk, op, int(groups), transposed=False)
+
+
+@register_rule("aten.conv_transpose1d", "aten.conv_transpose2d", "aten.conv_transpose3d")
+def transposed_convolution(walk: Walk, op: Op) -> None:
+    """W[i, o/groups, k, …]."""
+    groups = op.args[6] if len(op.args) > 6 else op.kwargs.get("groups", 1)
+    _convolution(walk, op, int(groups), transposed=True)
+
+
+@register_rule("aten.convolution")
+def any_convolution(walk: Walk, op: Op) -> None:
+    """The general form, with `transposed` and `groups` as its 7th and 9th arguments."""
+    _convolution(walk, op, int(op.args[8]), transposed=bool(op.args[6]))
+
+
+def _convolution(walk: Walk, op: Op, groups: int, transposed: bool) -> None:
+    x, weight = walk.info(op.args[0]), walk.info(op.args[1])
+    bias = op.args[2] if len(op.args) > 2 else op.kwargs.get("bias")
+    out = op.outputs[0]
+    channel = len(x.axes) - (len(weight.axes) - 2) - 1
+    walk.freeze(x.axes[channel + 1 :], "slides a kernel over it")
+    walk.freeze(weight.axes[2:], "slides this kernel over space")
+    if weight.use is not None:
+        weight.use.kernel.update(range(2, len(weight.axes)))
+    if groups == 1:
+        read, written = (0, 1) if transposed else (1, 0)
+        walk.contract(weight, read, x, channel)
+        channels: Axis = weight.axes[written]
+    else:
+        x_group, x_inner = walk.factor(x.axes[channel], groups)
+        w_group, w_inner = walk.factor(weight.axes[0], groups)
+        walk.same(x_group, w_group)
+        walk.even([x_group])
+        if transposed:
+            walk.unifier.opposite(x_inner, w_inner, walk.where())
+            channels = Product((w_group, weight.axes[1]))
+        else:
+            inner = Info((*x.axes[:channel], x_inner, *x.axes[channel + 1 :]), x.scale)
+            walk.contract(weight, 1, inner, channel)
+            channels = weight.axes[0]
+        walk.attribute("groups", x_group)
+    scale = walk.transform(x, weight)
+    if bias is not None:
+        walk.add_bias(walk.info(bias), channels, scale)
+    walk.attribute("in_channels", x.axes[channel])
+    walk.attribute("out_channels", channels)
+    space = [Fixed(n) for n in out.shape[channel + 1 :]]
+    walk.set(out, [*x.axes[:channel], channels, *space], scale)
+
+
+def _contraction_scale(walk: Walk, a: Info, b: Info) -> int:
+    if b.use is not None and a.use is None:
+        return walk.transform(a, b)
+    if a.use is not None and b.use is None:
+        return walk.transform(b, a)
+    for info in (a, b):
+        if info.use is not None:
+            info.use.kind = "weight"
+    return walk.multiply(a, b)
+
+
+@register_rule("aten.matmul", "aten.mm", "aten.bmm", "aten.mv", "aten.dot", "aten.__matmul__")
+def matmul(walk: Walk, op: Op) -> None:
+    """a[…, m, k] · b[…, k, n], with vectors and broadcast batch axes."""
+    a, b = walk.info(op.args[0]), walk.info(op.args[1])
+    out = op.outputs[0]
+    walk.set(out, _matmul_axes(walk, a, b, out), _contraction_scale(walk, a, b))
+
+
+def _matmul_axes(walk: Walk, a: Info, b: Info, out: Value) -> list[Axis]:
+    rows = a.axes[-2:-1] if len(a.axes) > 1 else ()
+    columns = b.axes[-1:] if len(b.axes) > 1 else ()
+    walk.contract(a, len(a.axes) - 1, b, max(len(b.axes) - 2, 0))
+    batch_shape = out.shape[: len(out.shape) - len(rows) - len(columns)]
+    batch_infos = [Info(i.axes[:-2], i.scale) for i in (a, b)]
+    batch, _ = broadcast(walk, Value(batch_shape, out.dtype), batch_infos)
+    walk.even(batch)
+    return [*batch, *rows, *columns]
+
+
+@register_rule("aten.addmm", "aten.baddbmm", "aten.addmv")
+def addmm(walk: Walk, op: Op) -> None:
+    """bias + a · b."""
+    bias, a, b = (walk.info(v) for v in op.args[:3])
+    out = op.outputs[0]
+    axes = _matmul_axes(walk, a, b, out)
+    scale = _contraction_scale(walk, a, b)
+    beta, alpha = op.kwargs.get("beta", 1), op.kwargs.get("alpha", 1)
+    if beta == 0:  # the way attention code writes a scaled product
+        scalar = walk.scales.fresh()
+        walk.scales.add("scalar", (scale,), scalar, where=walk.where(), op=walk.index)
+        scale = scalar
+    elif alpha != 1 or beta != 1:
+        walk.freeze(axes, "weighs its terms")
+        scale = walk.demand(bias, Info(tuple(axes), scale))
+    elif len(bias.axes) == 1:
+        walk.add_bias(bias, axes[-1], scale)
+    else:
+        whole = Info(tuple(axes), scale)
+        axes, _ = broadcast(walk, out, [whole, bias])
+        walk.even(axes)
+        scale = walk.carry(whole, bias)
+    walk.set(out, axes, scale)
+
+
+@register_rule("aten.einsum")
+def einsum(walk: Walk, op: Op) -> None:
+    """Letters shared by two operands and gone from the result are contracted; all others pass."""
+    equation = str(op.args[0]).replace(" ", "")
+    infos = [walk.info(v) for v in op.args[1]]
+    out = op.outputs[0]
+    if "..." in equation or "->" not in equation or len(infos) > 2:
+        for info in infos:
+            walk.freeze(info.axes, f"has the equation '{equation}', which no rule follows")
+        walk.set(out, walk.fixed(out), walk.demand(*infos))
+        return
+    left, right = equation.split("->")
+    terms = left.split(",")
+    places: dict[str, list[tuple[Info, int]]] = {}
+    for info, term in zip(infos, terms, strict=True):
+        for i, letter in enumerate(term):
+            places.setdefault(letter, []).append((info, i))
+    for letter, found in places.items():
+        axes = [info.axes[i] for info, i in found]
+        if letter not in right and len(found) == 2 and found[0][0] is not found[1][0]:
+            (a, i), (b, j) = found
+            walk.contract(*((b, j, a, i) if b.use is not None else (a, i, b, j)))
+        elif letter not in right or len(found) > 2:
+            walk.freeze(axes, "sums over it")
+        elif len(found) == 2:
+            walk.same(axes[0], axes[1])
+            walk.even(axes[:1])
+    result = [places[letter][0][0].axes[places[letter][0][1]] for letter in right]
+    scale = _contraction_scale(walk, *infos) if len(infos) == 2 else walk.carry(*infos)
+    walk.set(out, result, scale)
+
+
+@register_rule("aten.scaled_dot_product_attention")
+def attention(walk: Walk, op: Op) -> None:
+    """softmax(scale · q kᵀ + mask) v over q[…, h, t, d], k[…, h, s, d], v[…, h, s, e].
+
+    New query dims come as (a, a) and new key dims as (b, -b), which is the contraction's opposite parity.
+    """
+    q, k, v = (walk.info(value) for value in op.args[:3])
+    mask = op.args[3] if len(op.args) > 3 else op.kwargs.get("attn_mask")
+    out = op.outputs[0]
+    walk.contract(q, len(q.axes) - 1, k, len(k.axes) - 1)
+    walk.freeze([k.axes[-2], v.axes[-2], q.axes[-2]], "attends over it")
+    walk.same(k.axes[-2], v.axes[-2])
+    heads = q.axes[:-2]
+    if op.kwargs.get("enable_gqa") and len(heads) and walk.size(heads[-1]) != walk.size(k.axes[-3]):
+        kv, rest = walk.factor(heads[-1], walk.size(k.axes[-3]))
+        walk.freeze([rest], "shares keys among this many heads")
+        walk.same(kv, k.axes[-3])
+        walk.same(kv, v.axes[-3])
+        walk.even([kv])
+        batch_infos = [Info(i.axes[:-3], i.scale) for i in (q, k, v)]
+        batch, _ = broadcast(walk, Value(out.shape[:-3], out.dtype), batch_infos)
+        batch = [*batch, heads[-1]]
+    else:
+        batch_infos = [Info(i.axes[:-2], i.scale) for i in (q, k, v)]
+        batch, _ = broadcast(walk, Value(out.shape[:-2], out.dtype), batch_infos)
+    walk.even(batch)
+    logits = walk.multiply(q, k)
+    scaled = walk.scales.fresh()
+    walk.scales.add("scalar", (logits,), scaled, where=walk.where(), op=walk.index)
+    walk.scales.add("demand", (scaled,), None, where=walk.where())
+    if isinstance(mask, Value):
+        info = walk.info(mask)
+        shape = Value((*out.shape[:-1], walk.size(k.axes[-2])), out.dtype)
+        grid = Info((*batch, q.axes[-2], k.axes[-2]), v.scale)
+        broadcast(walk, shape, [grid, info])
+        walk.scales.add("demand", (info.scale,), None, where=walk.where())
+    walk.set(out, [*batch, q.axes[-2], v.axes[-1]], v.scale)
+
+
+@register_rule("aten.embedding")
+def embedding(walk: Walk, op: Op) -> None:
+    """Rows of a table, picked by number: the rows stay, the columns may grow."""
+    weight, indices = walk.info(op.args[0]), walk.info(op.args[1])
+    walk.freeze(weight.axes[:1], "looks its rows up by number")
+    walk.attribute("embedding_dim", weight.axes[1])
+    padding = op.args[2] if len(op.args) > 2 else op.kwargs.get("padding_idx", -1)
+    scale = weight.scale
+    if weight.use is not None:
+        weight.use.kind = "table"
+        if isinstance(padding, int) and padding >= 0:
+            weight.use.zero_rows.add(padding)
+    walk.set(op.outputs[0], [*indices.axes, *weight.axes[1:]], scale)

@@ -1,0 +1,111 @@
+"""Operators that combine the entries of an axis: pooling, interpolation, mean, sum, softmax, sorting."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from growthring.core.axes import Axis, Fixed
+from growthring.graph.rules.walk import Walk, register_rule
+from growthring.graph.trace import Op
+
+_LINEAR = ("aten.mean", "aten.sum", "aten.nansum")
+_ORDER = ("aten.amax", "aten.amin", "aten.max", "aten.min", "aten.median")
+_OTHER = (
+    "aten.var", "aten.std", "aten.var_mean", "aten.std_mean", "aten.logsumexp", "aten.prod", "aten.norm",
+    "aten.linalg_vector_norm", "aten.argmax", "aten.argmin", "aten.any", "aten.all", "aten.frobenius_norm",
+    "aten.count_nonzero",
+)  # fmt: skip
+_SAME_SHAPE = (
+    "aten.softmax", "aten._softmax", "aten.log_softmax", "aten._log_softmax", "aten.cumsum", "aten.cumprod",
+    "aten.logcumsumexp", "aten.sort", "aten.argsort",
+)  # fmt: skip
+
+
+def _reduced(given: Any, ndim: int) -> list[int]:
+    if given is None or given == []:
+        return list(range(ndim))
+    return [d % ndim for d in ([given] if isinstance(given, int) else given)] if ndim else []
+
+
+@register_rule(*_LINEAR, *_ORDER, *_OTHER)
+def reduce(walk: Walk, op: Op) -> None:
+    """The reduced axes keep their size; the others pass."""
+    x = walk.info(op.args[0])
+    base = ".".join(op.name.split(".")[:2])
+    position = 2 if base in ("aten.norm", "aten.linalg_vector_norm") else 1
+    given = op.args[position] if len(op.args) > position else op.kwargs.get("dim")
+    if op.name.endswith(".default") and base in (*_LINEAR, "aten.max", "aten.min", "aten.any", "aten.all"):
+        given = None
+    if isinstance(given, bool):  # var(x, unbiased)
+        given = None
+    dims = _reduced(given, len(x.axes))
+    walk.freeze([x.axes[d] for d in dims], "combines its entries")
+    keep = len(op.outputs[0].shape) == len(x.axes)
+    axes: list[Axis] = []
+    for d, axis in enumerate(x.axes):
+        if d not in dims:
+            axes.append(axis)
+        elif keep:
+            axes.append(Fixed(1))
+    if base not in _LINEAR:
+        walk.even(axes)
+    scale = walk.demand(x) if base in _OTHER else walk.carry(x)
+    for out in op.outputs:
+        walk.set(out, axes, scale, constant=x.constant)
+
+
+@register_rule(*_SAME_SHAPE)
+def along(walk: Walk, op: Op) -> None:
+    """Works along one axis, which keeps its size; the others pass."""
+    x = walk.info(op.args[0])
+    given = op.args[1] if len(op.args) > 1 else op.kwargs.get("dim", -1)
+    dim = (given if isinstance(given, int) and not isinstance(given, bool) else -1) % max(len(x.axes), 1)
+    if x.axes:
+        walk.freeze([x.axes[dim]], "combines its entries")
+    walk.even(x.axes)
+    scale = walk.demand(x)
+    for out in op.outputs:
+        walk.set(out, x.axes, scale, constant=x.constant)
+
+
+@register_rule("aten.topk")
+def topk(walk: Walk, op: Op) -> None:
+    """The k largest entries of an axis, which keeps its size."""
+    x = walk.info(op.args[0])
+    dim = (op.args[2] if len(op.args) > 2 else op.kwargs.get("dim", -1)) % len(x.axes)
+    walk.freeze([x.axes[dim]], "picks its largest entries")
+    walk.even(x.axes)
+    for out in op.outputs:
+        walk.set(out, [*x.axes[:dim], Fixed(out.shape[dim]), *x.axes[dim + 1 :]], walk.demand(x))
+
+
+_POOLS = {
+    f"aten.{adaptive}{kind}_pool{n}d{suffix}": n
+    for n in (1, 2, 3)
+    for kind in ("max", "avg")
+    for adaptive in ("", "adaptive_", "_adaptive_")
+    for suffix in ("", "_with_indices")
+}
+_UPSAMPLES = {
+    f"aten.{exact}upsample_{mode}": n
+    for exact in ("", "_")
+    for mode, n in {
+        "nearest1d": 1, "nearest2d": 2, "nearest3d": 3, "linear1d": 1, "bilinear2d": 2, "trilinear3d": 3,
+        "bicubic2d": 2, "nearest_exact1d": 1, "nearest_exact2d": 2, "nearest_exact3d": 3,
+        "bilinear2d_aa": 2, "bicubic2d_aa": 2,
+    }.items()
+}  # fmt: skip
+_SPATIAL = _POOLS | _UPSAMPLES
+
+
+@register_rule(*_SPATIAL)
+def pool(walk: Walk, op: Op) -> None:
+    """Works over the last n axes, channel by channel, and is positively homogeneous."""
+    x = walk.info(op.args[0])
+    base = ".".join(op.name.split(".")[:2])
+    n = _SPATIAL[base]
+    walk.freeze(x.axes[-n:], "pools over it")
+    walk.even(x.axes)
+    for out in op.outputs:
+        axes = [*x.axes[:-n], *(Fixed(k) for k in out.shape[-n:])]
+        walk.set(out, axes, walk.carry(x), constant=x.constant)

@@ -1,0 +1,284 @@
+"""The walk over a trace: keeps what is known of each tensor and offers rules the statements they can make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from growthring.core.axes import Axis, Fixed, refs
+from growthring.core.variance import Record
+from growthring.graph.scales import Scales
+from growthring.graph.trace import Op, Trace, Value
+from growthring.graph.unify import Reason, Unifier
+
+Rule = Callable[["Walk", Op], None]
+_RULES: dict[str, Rule] = {}
+
+
+def register_rule(*names: str) -> Callable[[Rule], Rule]:
+    """Registers an axis rule for operators, by name without overload (`"aten.relu"`, `"mylib.my_op"`).
+
+    The rule gets the `Walk` and the `Op`; it reads `walk.info(value)`, states facts (`walk.same`, `walk.contract`,
+    `walk.freeze`, …) and must call `walk.set` for every output. In-place variants (`aten.relu_`) share the rule.
+
+    >>> @register_rule("mylib.swish")
+    ... def swish(walk, op):
+    ...     (x,) = op.inputs()
+    ...     walk.even(walk.info(x).axes)
+    ...     walk.set(op.outputs[0], walk.info(x).axes, walk.demand(walk.info(x)))
+    """
+
+    def register(rule: Rule) -> Rule:
+        for name in names:
+            _RULES[name] = rule
+        return rule
+
+    return register
+
+
+def find_rule(name: str) -> Rule | None:
+    """The rule for `aten.add.Tensor` and the like, or None."""
+    base = ".".join(name.split(".")[:2])
+    return _RULES.get(base) or _RULES.get(base.removesuffix("_"))
+
+
+@dataclass
+class Use:
+    """One use of a parameter or buffer by one operator.
+
+    Attributes:
+        name: qualified name of the tensor.
+        axes: its axes, as this use sees them.
+        read: indices of the axes that the operator contracts over.
+        kernel: indices of the axes that it slides over space; with `read` they make the fan-in.
+        kind: what a new entry is filled with: weight, bias, gain, table, mean, variance, buffer or direct.
+        zero_rows: rows of a table that stay zero (the padding token).
+    """
+
+    name: str
+    axes: tuple[Axis, ...]
+    read: set[int] = field(default_factory=set)
+    kernel: set[int] = field(default_factory=set)
+    kind: str = "direct"
+    zero_rows: set[int] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class Info:
+    """What is known of one tensor.
+
+    Attributes:
+        axes: the structure of each axis.
+        scale: its scale variable.
+        use: the parameter this is a rearrangement of, if it is one.
+        source: for each axis, the axis of that parameter that it comes from, or None.
+        constant: does not depend on any parameter or model input of growing width.
+        stack: where an axis of a few entries will be taken apart by select or unbind: (its index, the other
+            axes of each slice). Fused projections stack queries, keys and values, which differ in parity.
+    """
+
+    axes: tuple[Axis, ...]
+    scale: int
+    use: Use | None = None
+    source: tuple[int | None, ...] = ()
+    constant: bool = False
+    stack: tuple[int, tuple[tuple[Axis, ...], ...]] | None = None
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """A layer or RMS norm over an axis that may grow: its statistics have to fade in."""
+
+    module: str
+    axis: Axis
+    kind: str
+    names: tuple[str, ...] = ()
+
+
+class Walk:
+    """Applies the rules to a trace, in order."""
+
+    def __init__(self, unifier: Unifier, scales: Scales, trace: Trace, first_op: int = 0) -> None:
+        self.unifier = unifier
+        self.scales = scales
+        self.first_op = first_op
+        self.trace = trace
+        self.uses: dict[str, list[Use]] = {}
+        self.statistics: list[Statistics] = []
+        self.attributes: dict[tuple[str, str], tuple[Axis, ...]] = {}
+        self.ties: list[tuple[Axis, Axis, str]] = []
+        self.unknown: dict[str, str] = {}
+        self.infos: dict[Value, Info] = {}
+        self._own: dict[tuple[Value, int], Info] = {}
+        self._direct: list[tuple[Use, Record]] = []
+        self._one = self.scales.fresh()
+        self.scales.add("demand", (self._one,), None, where="the model's inputs")
+        self.index = -1  # of the present operator, counted over all traces of a model
+        self.op = Op("", (), {}, (), "")
+
+    def run(self) -> None:
+        """Walks the whole trace, then freezes what the model returns."""
+        for value, text in self.trace.inputs.items():
+            axes = tuple(self.unifier.fresh(n) for n in value.shape)
+            for i, axis in enumerate(axes):
+                self.unifier.freeze([axis], Reason("input", f"axis {i} of {text}"))
+            self.infos[value] = Info(axes, self._one, constant=True)
+        for self.index, self.op in enumerate(self.trace.ops, self.first_op):
+            if not self.op.outputs:
+                continue
+            (find_rule(self.op.name) or _no_rule)(self, self.op)
+            missing = [v for v in self.op.outputs if v not in self.infos]
+            assert not missing, f"the rule for {self.op.name} left an output without axes"
+        for i, value in enumerate(self.trace.outputs):
+            info = self.info(value)
+            for j, axis in enumerate(info.axes):
+                self.unifier.freeze([axis], Reason("output", f"axis {j} of model output {i}"))
+            self.scales.add("result", (info.scale,), None, where=f"model output {i}")
+        # A parameter that turned out to be a weight, bias or gain has a record of its own kind.
+        spent = {id(r) for use, r in self._direct if use.kind not in ("direct", "table", "buffer")}
+        self.scales.records[:] = [r for r in self.scales.records if id(r) not in spent]
+
+    # Reading.
+
+    def info(self, value: Value) -> Info:
+        """What is known of a tensor; a parameter gets axes of its own for each operator that uses it."""
+        if value in self.infos:
+            return self.infos[value]
+        name = self.trace.parameters.get(value) or self.trace.buffers[value]
+        key = (value, self.index)
+        if key not in self._own:
+            axes = tuple(self.unifier.fresh(n) for n in value.shape)
+            use = Use(name, axes, kind="buffer" if value in self.trace.buffers else "direct")
+            self.uses.setdefault(name, []).append(use)
+            scale = self.scales.fresh()
+            kind, names = ("demand", ()) if use.kind == "buffer" else ("own", (name,))
+            self.scales.add(kind, (), scale, names, self.op.where())
+            self._direct.append((use, self.scales.records[-1]))
+            self._own[key] = Info(axes, scale, use, tuple(range(len(axes))))
+        return self._own[key]
+
+    def where(self) -> str:
+        """Names the present operator, for reasons."""
+        return self.op.where()
+
+    def size(self, axis: Axis) -> int:
+        """Entries of an axis in the traced model."""
+        return self.unifier.size(axis)
+
+    def has_width(self, axis: Axis) -> bool:
+        """Whether the axis has any part that might grow."""
+        return any(True for _ in refs(self.unifier.resolve(axis)))
+
+    # Stating facts about axes.
+
+    def same(self, a: Axis, b: Axis) -> None:
+        """Two axes are one."""
+        self.unifier.same(a, b, self.where())
+
+    def even(self, axes: Iterable[Axis]) -> None:
+        """Pairs must be equal along these axes (the operator is not linear along them)."""
+        for axis in axes:
+            self.unifier.even(axis, self.where())
+
+    def freeze(self, axes: Iterable[Axis], does: str) -> None:
+        """These axes keep their size because of what the present operator does with them."""
+        self.unifier.freeze(axes, Reason("operator", f"{self.where()} {does}"))
+
+    def factor(self, axis: Axis, outer: int) -> tuple[Axis, Axis]:
+        """The axis as `outer` × the rest."""
+        return self.unifier.factor(axis, outer, self.where())
+
+    def cut(self, axis: Axis, at: int) -> tuple[Axis, Axis]:
+        """The first `at` entries of the axis, and the rest."""
+        return self.unifier.cut(axis, at, self.where())
+
+    def contract(self, a: Info, i: int, b: Info, j: int) -> None:
+        """Axis i of a is summed against axis j of b."""
+        self.unifier.opposite(a.axes[i], b.axes[j], self.where())
+        # New units of the other axes of a weight may read new units freely; between two weights one side keeps the
+        # strict form.
+        for info, axis in ((a, i), (b, j)):
+            if info.use is not None and info.source[axis] is not None:
+                if info.axes[axis] == info.use.axes[info.source[axis] or 0]:
+                    info.use.read.add(info.source[axis] or 0)
+                break
+
+    def attribute(self, name: str, *axes: Axis) -> None:
+        """The module's attribute `name` holds the size of this axis (several axes: a tuple of sizes)."""
+        self.attributes.setdefault((self.op.module, name), axes)
+
+    # Stating facts about scales.
+
+    def carry(self, *infos: Info) -> int:
+        """One scale for all inputs and the output; returns the output's."""
+        moving = [i.scale for i in infos if not i.constant]
+        if len(moving) == len(infos) == 1:
+            return infos[0].scale
+        out = self.scales.fresh()
+        self.scales.add("carry", tuple(i.scale for i in infos), out, where=self.where())
+        return out
+
+    def demand(self, *infos: Info) -> int:
+        """Every input needs scale 1; returns the output's scale, which is 1."""
+        out = self.scales.fresh()
+        self.scales.add("demand", tuple(i.scale for i in infos), out, where=self.where())
+        return out
+
+    def multiply(self, a: Info, b: Info) -> int:
+        """Scale of a product."""
+        out = self.scales.fresh()
+        self.scales.add("product", (a.scale, b.scale), out, where=self.where())
+        return out
+
+    def transform(self, x: Info, weight: Info) -> int:
+        """Scale after a contraction with a weight."""
+        if weight.use is None:
+            return self.multiply(x, weight)
+        out = self.scales.fresh()
+        weight.use.kind = "weight"
+        self.scales.add("weight", (x.scale,), out, (weight.use.name,), self.where())
+        return out
+
+    def add_bias(self, bias: Info, axis: Axis, out: int) -> None:
+        """A bias along `axis` of an activation of scale `out`."""
+        self.same(bias.axes[-1], axis)
+        if bias.use is None:
+            self.scales.add("carry", (bias.scale, out), None, where=self.where())
+            return
+        bias.use.kind = "bias"
+        self.scales.add("bias", (out,), None, (bias.use.name,), self.where())
+
+    # Writing.
+
+    def set(
+        self,
+        value: Value,
+        axes: Sequence[Axis],
+        scale: int,
+        like: Info | None = None,
+        source: Sequence[int | None] | None = None,
+        constant: bool = False,
+        stack: tuple[int, tuple[tuple[Axis, ...], ...]] | None = None,
+    ) -> None:
+        """Gives an output its axes; `like` and `source` keep track of rearranged parameters."""
+        assert len(axes) == len(value.shape), f"{self.op.name}: {len(axes)} axes for {value.shape}"
+        use = like.use if like is not None and source is not None else None
+        self.infos[value] = Info(
+            tuple(axes), scale, use, tuple(source or ()), constant, stack
+        )
+
+    def fixed(self, value: Value) -> tuple[Axis, ...]:
+        """Axes that do not grow, of the shape of a value."""
+        return tuple(Fixed(n) for n in value.shape)
+
+
+def _no_rule(walk: Walk, op: Op) -> None:
+    """An operator nobody wrote a rule for: nothing that touches it may change."""
+    walk.unknown.setdefault(op.name, op.module)
+    infos = [walk.info(v) for v in op.inputs()]
+    does = "has no axis rule (register one with growthring.graph.register_rule)"
+    for info in infos:
+        walk.freeze(info.axes, does)
+    scale = walk.demand(*infos)
+    for value in op.outputs:
+        walk.set(value, walk.fixed(value), scale, constant=all(i.constant for i in infos))

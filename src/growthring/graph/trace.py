@@ -1,0 +1,386 @@
+"""A model and example inputs -> a flat list of ATen operators on values of known shape.
+
+`torch.export` (non-strict) runs the unmodified forward pass on fake tensors, so nothing is computed and no
+memory is spent; it keeps operators at the level of `aten.linear` or `aten.layer_norm`, where one rule each
+says what happens to axes. Sub-graphs (`torch.no_grad` blocks) are inlined, lists of tensors taken apart.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import operator
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import nn
+from torch.export.graph_signature import ExportGraphSignature, InputKind
+
+from growthring.errors import InputError, TraceError
+
+ExampleInputs = torch.Tensor | Sequence[Any] | Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    """A tensor in the traced graph. Compared by identity."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True, eq=False)
+class Op:
+    """One operator call.
+
+    Attributes:
+        name: `aten.linear.default` and the like.
+        args: positional arguments, tensors replaced by `Value`.
+        kwargs: keyword arguments, likewise.
+        outputs: the values it returns.
+        module: qualified name of the module whose forward called it ("" is the model itself).
+        call: names the call of that module (a module may be called several times).
+    """
+
+    name: str
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    outputs: tuple[Value, ...]
+    module: str
+    call: str = ""
+
+    def where(self) -> str:
+        """For messages: the operator and the module that calls it."""
+        return f"operator '{self.name.rsplit('.', 1)[0]}' in '{self.module or '(model)'}'"
+
+    def inputs(self) -> Iterator[Value]:
+        """The tensors it takes."""
+        yield from _values((self.args, dict(self.kwargs)))
+
+
+@dataclass(frozen=True)
+class Trace:
+    """The operators of one forward pass, in order.
+
+    Attributes:
+        ops: the operators.
+        parameters: value -> name of the parameter, a tied one under its first name.
+        buffers: value -> name of the buffer.
+        inputs: value -> description of the model input.
+        outputs: the tensors that the model returns.
+        reads: (module, attribute) of whole numbers that the modules' code read during the pass.
+    """
+
+    ops: list[Op] = field(default_factory=list)
+    parameters: dict[Value, str] = field(default_factory=dict)
+    buffers: dict[Value, str] = field(default_factory=dict)
+    inputs: dict[Value, str] = field(default_factory=dict)
+    outputs: list[Value] = field(default_factory=list)
+    reads: set[tuple[str, str]] = field(default_factory=set)
+
+    @property
+    def precision(self) -> float:
+        """Machine epsilon of the coarsest floating-point type among the values."""
+        types = {v.dtype for op in self.ops for v in op.outputs if v.dtype.is_floating_point}
+        return max((torch.finfo(t).eps for t in types), default=0.0)
+
+    @cached_property
+    def consumers(self) -> dict[Value, list[Op]]:
+        """Which operators take each value."""
+        result: dict[Value, list[Op]] = {}
+        for op in self.ops:
+            for value in op.inputs():
+                result.setdefault(value, []).append(op)
+        return result
+
+
+def split_inputs(example_inputs: ExampleInputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Example inputs as positional and keyword arguments: a tensor, a sequence, or a mapping by name.
+
+    >>> split_inputs(torch.zeros(2))[0][0].shape
+    torch.Size([2])
+    """
+    if isinstance(example_inputs, torch.Tensor):
+        return (example_inputs,), {}
+    if isinstance(example_inputs, Mapping):
+        return (), dict(example_inputs)
+    if isinstance(example_inputs, Sequence) and not isinstance(example_inputs, (str, bytes)):
+        return tuple(example_inputs), {}
+    raise InputError(
+        f"example_inputs is a {type(example_inputs).__name__}; pass a tensor, a tuple of positional arguments "
+        "or a dict of keyword arguments, as for one call of the model."
+    )
+
+
+def output_tensors(output: Any) -> list[torch.Tensor]:
+    """All tensors of a model's output, in order: containers, dataclasses and plain objects are opened.
+
+    Key-value caches (classes derived from one named `Cache`) are left out: they are working memory, not a
+    result, and their shapes may grow.
+    """
+    found: list[torch.Tensor] = []
+    seen: set[int] = set()
+
+    def visit(item: Any) -> None:
+        if isinstance(item, torch.Tensor):
+            found.append(item)
+        elif item is None or isinstance(item, (str, bytes, int, float, complex, bool, type)):
+            return
+        elif id(item) in seen or any(c.__name__ == "Cache" for c in type(item).__mro__):
+            return
+        else:
+            seen.add(id(item))
+            if isinstance(item, Mapping):
+                children = list(item.values())
+            elif isinstance(item, (list, tuple, set, frozenset)):
+                children = list(item)
+            elif isinstance(item, nn.Module) or not hasattr(item, "__dict__"):
+                children = []
+            else:
+                children = list(vars(item).values())
+            for child in children:
+                visit(child)
+
+    visit(output)
+    return found
+
+
+class _Flat(nn.Module):
+    """Calls the model and returns its tensors as a list, so that any output type can be exported."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, *args: Any, **kwargs: Any) -> list[torch.Tensor]:
+        return output_tensors(self.model(*args, **kwargs))
+
+
+@contextlib.contextmanager
+def _mode(model: nn.Module, training: bool) -> Iterator[None]:
+    """Puts the whole model into one mode and back, module by module."""
+    states = [(m, m.training) for m in model.modules()]
+    fast_path = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)  # its fused operators hide the axes
+    for module, _ in states:
+        module.training = training
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast_path)
+        for module, was in states:
+            module.training = was
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Silences what torch.export and the traced code say; failures are reported as errors of our own."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(disabled)
+
+
+@contextlib.contextmanager
+def _watch(model: nn.Module, reads: set[tuple[str, str]]) -> Iterator[None]:
+    """Notes which whole numbers the code of the model's modules reads from their attributes.
+
+    Each watched object is lent a subclass of its own class for the time being. Modules of torch itself are left
+    alone: rules and handlers know their attributes.
+    """
+    classes: dict[type, type] = {}
+    places: dict[int, list[tuple[str, str]]] = {}
+    lent: list[tuple[Any, type]] = []
+
+    def watched(cls: type) -> type:
+        def __getattribute__(self: Any, name: str) -> Any:
+            value = cls.__getattribute__(self, name)
+            if type(value) in (int, list, tuple) and id(self) in places:
+                reads.update((path, prefix + name) for path, prefix in places[id(self)])
+            return value
+
+        body = {"__getattribute__": __getattribute__, "__module__": cls.__module__}
+        return type(cls.__name__, (cls,), body)
+
+    def lend(item: Any, path: str, prefix: str) -> None:
+        known = id(item) in places
+        places.setdefault(id(item), []).append((path, prefix))
+        if known:
+            return
+        cls = type(item)
+        try:
+            if cls not in classes:
+                classes[cls] = watched(cls)
+            item.__class__ = classes[cls]
+            lent.append((item, cls))
+        except TypeError:  # slots, C types: simply not watched
+            return
+
+    try:
+        for path, module in model.named_modules():
+            if type(module).__module__.startswith("torch."):
+                continue
+            for name, value in list(vars(module).items()):
+                if is_plain_object(value) and not name.startswith("_"):
+                    lend(value, path, f"{name}.")
+            lend(module, path, "")
+        yield
+    finally:
+        for item, cls in lent:
+            item.__class__ = cls
+
+
+def is_plain_object(value: Any) -> bool:
+    """Whether something is a holder of settings: an object with attributes, not a module, tensor or function."""
+    if isinstance(value, (nn.Module, type, torch.Tensor, torch.dtype)) or callable(value):
+        return False
+    return hasattr(value, "__dict__") and type(value).__module__ != "builtins"
+
+
+def trace(
+    model: nn.Module, example_inputs: ExampleInputs, training: bool = False, watch: bool = False
+) -> Trace:
+    """Traces one forward pass of an unmodified model.
+
+    Args:
+        model: the model; its mode and everything else are as before afterwards.
+        example_inputs: what one call takes.
+        training: trace in train mode instead of eval mode.
+        watch: also note which whole numbers the modules' code reads.
+
+    >>> [op.name for op in trace(nn.Linear(2, 3), torch.zeros(1, 2)).ops]
+    ['aten.linear.default']
+    """
+    args, kwargs = split_inputs(example_inputs)
+    reads: set[tuple[str, str]] = set()
+    watching = _watch(model, reads) if watch else contextlib.nullcontext()
+    try:
+        with _mode(model, training), _quiet(), watching:
+            program = torch.export.export(_Flat(model), args, kwargs, strict=False)
+    except Exception as error:  # torch.export raises many types, its own and the model's
+        raise _explain(model, args, kwargs, error) from error
+    result = _flatten(program.graph_module, program.graph_signature, model)
+    result.reads.update(reads)
+    return result
+
+
+def _explain(model: nn.Module, args: Any, kwargs: Any, error: Exception) -> Exception:
+    """Tells a wrong input from a model that cannot be traced."""
+    first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    try:
+        with _mode(model, False), torch.no_grad():
+            model(*args, **kwargs)
+    except Exception as own:
+        own_line = (str(own).strip().splitlines() or [type(own).__name__])[0]
+        return InputError(
+            f"the model's own forward pass fails on the example inputs: {type(own).__name__}: {own_line}. "
+            "Pass inputs of the shape, type and device that the model is trained on."
+        )
+    if "data-dependent" in str(error) or "DataDependent" in type(error).__name__:
+        return TraceError(
+            f"the forward pass of {type(model).__name__} branches on the values of tensors, so its operators are "
+            f"not the same for every input and width groups cannot be proven ({first_line}). Move the branch out "
+            "of forward, or express it with torch.where."
+        )
+    return TraceError(
+        f"torch.export cannot trace {type(model).__name__}: {type(error).__name__}: {first_line}. Growing needs a "
+        "forward pass made of tensor operators; what torch.export refuses cannot be analysed."
+    )
+
+
+def _values(item: Any) -> Iterator[Value]:
+    if isinstance(item, Value):
+        yield item
+    elif isinstance(item, (list, tuple)):
+        for child in item:
+            yield from _values(child)
+    elif isinstance(item, dict):
+        for child in item.values():
+            yield from _values(child)
+
+
+def _flatten(gm: torch.fx.GraphModule, signature: ExportGraphSignature, model: nn.Module) -> Trace:
+    result = Trace()
+    first_names = {id(p): name for name, p in model.named_parameters()}
+    first_names |= {id(b): name for name, b in model.named_buffers()}
+    everything = dict(model.named_parameters(remove_duplicate=False))
+    everything |= dict(model.named_buffers(remove_duplicate=False))
+    kinds = {spec.arg.name: spec for spec in signature.input_specs}
+    env: dict[torch.fx.Node, Any] = {}
+    for node in gm.graph.nodes:
+        if node.op == "placeholder":
+            value = env[node] = _as_values(node.meta.get("val"))
+            spec = kinds[node.name]
+            target = (spec.target or "").removeprefix("model.")
+            if not isinstance(value, Value):
+                continue
+            if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER):
+                name = first_names[id(everything[target])]
+                table = result.parameters if spec.kind is InputKind.PARAMETER else result.buffers
+                table[value] = name
+            elif spec.kind is InputKind.USER_INPUT:
+                result.inputs[value] = f"model input '{node.name.removeprefix('kwargs_')}'"
+            else:
+                result.inputs[value] = f"constant '{target}'"
+    outputs = _run(gm, env, result)
+    mutated = len(list(signature.buffers_to_mutate)) + len(list(signature.user_inputs_to_mutate))
+    result.outputs.extend(list(_values(outputs))[mutated:])
+    return result
+
+
+def _as_values(item: Any) -> Any:
+    if isinstance(item, torch.Tensor):
+        return Value(tuple(int(n) for n in item.shape), item.dtype)
+    if isinstance(item, (list, tuple)):
+        return [_as_values(child) for child in item]
+    return item
+
+
+def _run(gm: torch.fx.GraphModule, env: dict[torch.fx.Node, Any], result: Trace) -> Any:
+    """Walks a graph with its placeholders already in `env`; returns the values of its outputs."""
+
+    def look_up(node: torch.fx.Node) -> Any:
+        return env[node]
+
+    for node in gm.graph.nodes:
+        if node.op == "placeholder":
+            continue
+        args = torch.fx.map_arg(node.args, look_up)
+        kwargs = torch.fx.map_arg(node.kwargs, look_up)
+        if node.op == "output":
+            return args
+        if node.op == "get_attr":
+            attribute: Any = gm
+            for part in str(node.target).split("."):
+                attribute = getattr(attribute, part)
+            env[node] = attribute
+            if isinstance(attribute, torch.Tensor):
+                env[node] = _as_values(attribute)
+                result.inputs[env[node]] = f"constant '{node.target}'"
+        elif node.target is operator.getitem and not isinstance(args[0], Value):
+            env[node] = args[0][args[1]]
+        elif sub := next((a for a in args if isinstance(a, torch.fx.GraphModule)), None):
+            holders = [n for n in sub.graph.nodes if n.op == "placeholder"]
+            given = [a for a in args[list(args).index(sub) + 1 :]]
+            inner = dict(zip(holders, given, strict=False))
+            env[node] = _run(sub, inner, result)
+            if isinstance(env[node], tuple) and len(env[node]) == 1:
+                env[node] = list(env[node][0]) if isinstance(env[node][0], tuple) else env[node]
+        else:
+            env[node] = _as_values(node.meta.get("val"))
+            stack = node.meta.get("nn_module_stack") or {}
+            call, module = "", ""
+            if stack:
+                call = list(stack)[-1]
+                module = str(stack[call][0]).removeprefix("model").removeprefix(".")
+            outputs = tuple(_values(env[node]))
+            result.ops.append(Op(str(node.target), args, kwargs, outputs, module, call))
+    return None

@@ -1,0 +1,413 @@
+"""Grower: one stage of growth on a model (and its optimizer), all or nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from growthring import fading
+from growthring.core.axes import Axis, Layout, layout
+from growthring.core.rings import RingMap
+from growthring.core.variance import MODES, Factors, Mode
+from growthring.core.widen import widen_constant
+from growthring.errors import GrowthError, GrowthStepError, InputError
+from growthring.graph.check import check_finite, check_model
+from growthring.graph.skeleton import follow_attributes, named_tensors
+from growthring.methods.paired import Step, add_noise, grow_tensors, transfer
+from growthring.plan import Plan
+from growthring.report import GroupGrowth, GrowthReport
+from growthring.verify import Verification, compare, outputs_of
+
+METHODS = ("paired",)
+
+
+class Grower:
+    """Widens a seed model in place, stage by stage, until it has the shapes of the full model.
+
+    Parameter objects keep their identity, so optimizers, schedulers and hooks go on pointing at them.
+
+    Args:
+        model: the seed from `plan.build_seed()`, or a model of some stage of the plan.
+        plan: what to grow to.
+        optimizer: a torch optimizer (or several) whose state grows along: tensors of a parameter's shape get zeros for new entries.
+        method: how new entries are made; "paired" is the paper's method.
+        variance_transfer: "preserving" (the default: rescale as far as the function stays the same), "paper" (Table 1 to
+            the letter), "constraint" (the appendix's theorem) or "off".
+        noise: size of the symmetry-breaking noise relative to the new weights' deviation; 0 is exact.
+        generator: source of all random numbers; by default one seeded from `torch.initial_seed()`.
+
+    >>> import growthring as gr
+    >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    >>> plan = gr.plan(net, torch.ones(1, 4), stages=2)
+    >>> seed = plan.build_seed()
+    >>> report = Grower(seed, plan, noise=0.0).grow()
+    >>> report.change.relative < 1e-5, seed[0].out_features
+    (True, 8)
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        plan: Plan,
+        optimizer: torch.optim.Optimizer | list[torch.optim.Optimizer] | None = None,
+        method: str = "paired",
+        variance_transfer: Mode = "preserving",
+        noise: float = 1e-3,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        check_model(model)
+        if method not in METHODS:
+            raise InputError(f"method='{method}' is not known; there is {', '.join(METHODS)}.")
+        if variance_transfer not in MODES:
+            raise InputError(f"variance_transfer='{variance_transfer}' is not one of {', '.join(MODES)}.")
+        if not 0 <= noise < 1:
+            raise InputError(f"noise={noise!r}: a share of the new weights' deviation, from 0 to below 1.")
+        self.model, self.plan, self.method, self.mode, self.noise = model, plan, method, variance_transfer, noise
+        optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else optimizer or []
+        self.optimizers: list[torch.optim.Optimizer] = list(optimizers)
+        self.generator = generator or torch.Generator().manual_seed(torch.initial_seed())
+        self.stage = self._find_stage()
+        self.rings = RingMap({n: s.axes for n, s in plan.groups.specs.items()}, plan.stage_widths[0])
+        for t in range(1, self.stage + 1):
+            self.rings.append(plan.stage_widths[t])
+        self._fades: dict[str, fading.Fade] = {}
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the last stage is reached."""
+        return self.stage == self.plan.num_stages - 1
+
+    def grow(self, measure: bool = True) -> GrowthReport:
+        """Grows the model to the next stage, in place.
+
+        The outputs on the plan's example inputs are compared before and after, without and with noise; a change that the mode
+        does not allow is an error. Any error leaves model, optimizer and grower as they were.
+
+        Args:
+            measure: whether to run the model for that comparison.
+        """
+        if self.is_full:
+            raise GrowthStepError(
+                f"the model is at stage {self.stage}, the last of {self.plan.num_stages}; it has its full size."
+            )
+        started = time.perf_counter()
+        self._check_shapes()
+        check_finite(self.model)
+        plan = self.plan
+        step = Step(plan, plan.stage_widths[self.stage], plan.stage_widths[self.stage + 1], self.mode)
+        tensors = named_tensors(self.model)
+        before_count = sum(p.numel() for p in self.model.parameters())
+        cache: dict[Axis, Layout] = {}
+        generator_state = self.generator.get_state()
+        undo: list[Callable[[], None]] = []
+        reference: list[torch.Tensor] = []
+        measured = 0.0
+        try:
+            factors = transfer(step, tensors)
+            grown = grow_tensors(step, tensors, factors, self.generator, cache)
+            if measure:
+                measured -= time.perf_counter()
+                reference = outputs_of(self.model, plan.example_inputs)
+                measured += time.perf_counter()
+            undo += self._install(step, tensors, grown, cache)
+            exact = noisy = None
+            if measure:
+                measured -= time.perf_counter()
+                exact = compare(reference, outputs_of(self.model, plan.example_inputs))
+                measured += time.perf_counter()
+                self._check_change(exact, factors)
+            if self.noise:
+                for name, value in add_noise(step, grown, self.noise, self.generator, cache):
+                    tensors[name].data = value
+            if measure:
+                noisy = exact
+                if self.noise:
+                    measured -= time.perf_counter()
+                    noisy = compare(reference, outputs_of(self.model, plan.example_inputs))
+                    measured += time.perf_counter()
+        except BaseException as error:
+            for action in reversed(undo):
+                action()
+            self.generator.set_state(generator_state)
+            if isinstance(error, GrowthError) or not isinstance(error, Exception):
+                raise
+            raise GrowthStepError(
+                f"growing to stage {self.stage + 1} failed ({type(error).__name__}: {error}); model, optimizer and grower "
+                "are as they were."
+            ) from error
+        self.stage += 1
+        self.rings.append(step.after)
+        if self.is_full and not self._fades:
+            self.finish()
+        seconds = time.perf_counter() - started - measured
+        return self._report(step, before_count, factors, exact, noisy, seconds, measured)
+
+    def advance(self, progress: float) -> None:
+        """Tells how much of the present stage is done (0 to 1), so that faded statistics come in.
+
+        Call it once per training step where the model has layer or RMS norms over a growing width; at 1 those norms are
+        plain modules again. Without such norms it does nothing.
+        """
+        if not 0 <= progress <= 1:
+            raise InputError(f"progress={progress!r}: the share of the stage that is done, from 0 to 1.")
+        for fade in self._fades.values():
+            fade.advance(progress)
+        if progress == 1:
+            self.finish()
+
+    def finish(self) -> None:
+        """Ends every fade: nothing of growthring is left on the model."""
+        for path in self._fades:
+            fading.end(self.model.get_submodule(path))
+        self._fades.clear()
+
+    @property
+    def fading_norms(self) -> dict[str, float]:
+        """Norms whose statistics are still fading in, and how far they are."""
+        return {path: fade.progress for path, fade in self._fades.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything growth needs to remember: stage, rings, fades, generator. The model's own state_dict stays plain."""
+        return {
+            "stage": self.stage,
+            "rings": self.rings.state_dict(),
+            "widths": [self.plan.named_widths(t) for t in range(self.plan.num_stages)],
+            "fades": {p: {"start": f.start.clone(), "progress": f.progress} for p, f in self._fades.items()},
+            "generator": self.generator.get_state(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Brings the model to the saved stage's shapes, so that `model.load_state_dict` can follow."""
+        widths = [self.plan.named_widths(t) for t in range(self.plan.num_stages)]
+        if list(state["widths"]) != widths:
+            raise InputError("the saved growth follows another plan: its widths per stage differ.")
+        stage = int(state["stage"])
+        if stage < self.stage:
+            raise InputError(
+                f"the model is at stage {self.stage}, the saved growth at stage {stage}; start from plan.build_seed()."
+            )
+        plan = self.plan
+        step = Step(plan, plan.stage_widths[self.stage], plan.stage_widths[stage], "off")
+        cache: dict[Axis, Layout] = {}
+        tensors = named_tensors(self.model)
+        grown = {}
+        for name, spec in plan.groups.specs.items():
+            layouts = step.layouts(spec.axes, cache)
+            if any(lay.grows for lay in layouts):
+                grown[name] = widen_constant(tensors[name].detach(), layouts, 0.0)
+        self._install(step, tensors, grown, cache)
+        self.finish()
+        for path, saved in state["fades"].items():
+            fade = fading.Fade(saved["start"].clone(), float(saved["progress"]))
+            self._begin_fade(path, fade)
+        self.stage = stage
+        self.rings.load_state_dict(state["rings"])
+        self.generator.set_state(state["generator"])
+
+    # One growth, taken apart.
+
+    def _find_stage(self) -> int:
+        """The stage whose shapes the model has."""
+        shapes = {n: tuple(t.shape) for n, t in named_tensors(self.model).items()}
+        specs = self.plan.groups.specs
+        missing = [n for n in specs if n not in shapes]
+        if missing:
+            raise InputError(f"the model lacks '{missing[0]}', which the plan's model has. Pass plan.build_seed().")
+        for t, widths in enumerate(self.plan.stage_widths):
+            if all(shapes[n] == spec.shape(widths) for n, spec in specs.items()):
+                return t
+        name, spec = next((n, s) for n, s in specs.items() if shapes[n] != s.shape(self.plan.stage_widths[0]))
+        raise InputError(
+            f"the model has the shapes of no stage of the plan: '{name}' is {shapes[name]}, at stage 0 it would be "
+            f"{spec.shape(self.plan.stage_widths[0])}. Pass plan.build_seed()."
+        )
+
+    def _check_shapes(self) -> None:
+        widths = self.plan.stage_widths[self.stage]
+        tensors = named_tensors(self.model)
+        for name, spec in self.plan.groups.specs.items():
+            if name not in tensors or tuple(tensors[name].shape) != spec.shape(widths):
+                found = "missing" if name not in tensors else tuple(tensors[name].shape)
+                raise GrowthStepError(
+                    f"'{name}' is {found} where stage {self.stage} of the plan has {spec.shape(widths)}: the model was "
+                    "changed outside the grower."
+                )
+
+    def _install(
+        self,
+        step: Step,
+        tensors: Mapping[str, torch.Tensor],
+        grown: Mapping[str, torch.Tensor],
+        cache: dict[Axis, Layout],
+    ) -> list[Callable[[], None]]:
+        """Puts the grown tensors, attributes, fades and optimizer state in place; returns what undoes it."""
+        undo: list[Callable[[], None]] = []
+        try:
+            for name, new in grown.items():
+                tensor = tensors[name]
+                spec = step.plan.groups.specs[name]
+                undo.append(_setter(tensor, tensor.data, tensor.grad))
+                gradient = tensor.grad
+                tensor.grad = None
+                tensor.data = new
+                if gradient is not None:
+                    tensor.grad = widen_constant(gradient, step.layouts(spec.axes, cache), 0.0)
+            undo += self._follow(step)
+            undo += self._start_fades(step)
+            undo += self._widen_optimizers(step, tensors, grown, cache)
+        except BaseException:
+            for action in reversed(undo):
+                action()
+            raise
+        return undo
+
+    def _follow(self, step: Step) -> list[Callable[[], None]]:
+        plan = self.plan
+        if plan.build is None:
+            return follow_attributes(self.model, plan.groups.attributes, step.before, step.after)
+        named = {g.name: step.after[g.key] for g in plan.groups.growable}
+        return _adopt_attributes(self.model, plan.build(named))
+
+    def _start_fades(self, step: Step) -> list[Callable[[], None]]:
+        undo: list[Callable[[], None]] = []
+        for statistics in self.plan.groups.statistics:
+            lay = layout(statistics.axis, step.before, step.after)
+            if not lay.grows:
+                continue
+            path = statistics.module
+            previous = self._fades.get(path)
+            start = torch.zeros(len(lay.source))
+            start[lay.old] = 1.0 if previous is None else previous.weights
+            undo.append(lambda p=path, f=previous: self._restore_fade(p, f))  # type: ignore[misc]
+            self._begin_fade(path, fading.Fade(start))
+        return undo
+
+    def _begin_fade(self, path: str, fade: fading.Fade) -> None:
+        self._fades[path] = fade
+        fading.begin(self.model.get_submodule(path), fade, self.plan.groups.norms.get(path))
+
+    def _restore_fade(self, path: str, fade: fading.Fade | None) -> None:
+        fading.end(self.model.get_submodule(path))
+        self._fades.pop(path, None)
+        if fade is not None:
+            self._begin_fade(path, fade)
+
+    def _widen_optimizers(
+        self,
+        step: Step,
+        tensors: Mapping[str, torch.Tensor],
+        grown: Mapping[str, torch.Tensor],
+        cache: dict[Axis, Layout],
+    ) -> list[Callable[[], None]]:
+        """State tensors of a parameter's old shape get zeros for the new entries."""
+        undo: list[Callable[[], None]] = []
+        for optimizer in self.optimizers:
+            for name in grown:
+                parameter = tensors[name]
+                state = optimizer.state.get(parameter)
+                if not state:
+                    continue
+                spec = step.plan.groups.specs[name]
+                layouts = step.layouts(spec.axes, cache)
+                old_shape = spec.shape(step.before)
+                for key, value in list(state.items()):
+                    if isinstance(value, torch.Tensor) and tuple(value.shape) == old_shape:
+                        undo.append(lambda s=state, k=key, v=value: s.__setitem__(k, v))  # type: ignore[misc]
+                        state[key] = widen_constant(value, layouts, 0.0)
+                    elif isinstance(value, torch.Tensor) and value.dim() > 0:
+                        raise GrowthStepError(
+                            f"the optimizer's state '{key}' of '{name}' has shape {tuple(value.shape)}, not the parameter's "
+                            f"{old_shape}; it cannot be widened."
+                        )
+        return undo
+
+    def _check_change(self, change: Verification, factors: Factors) -> None:
+        """An unexplained change of the outputs means that something was grown wrongly: never let it pass."""
+        if self.mode in ("paper", "constraint"):
+            return
+        rescaled = any(c != 1.0 for c in factors.tensors.values())
+        limit = 1e-2 if rescaled and self._has_eps_norms() else 1e3 * self.plan.groups.precision
+        if not change.relative <= limit:
+            raise GrowthStepError(
+                f"growing to stage {self.stage + 1} would change the outputs by {change.relative:.1e} (relative; allowed "
+                f"{limit:.0e}), so some layer does not follow its rule; model, optimizer and grower are as they were. Please "
+                "report the model, and freeze the layers concerned meanwhile."
+            )
+
+    def _has_eps_norms(self) -> bool:
+        return bool(self.plan.groups.statistics) or any(
+            isinstance(m, (nn.GroupNorm, nn.LayerNorm, nn.modules.instancenorm._InstanceNorm))
+            or type(m).__name__.endswith("Norm")
+            for m in self.model.modules()
+        )
+
+    def _report(
+        self,
+        step: Step,
+        before_count: int,
+        factors: Factors,
+        exact: Verification | None,
+        noisy: Verification | None,
+        seconds: float,
+        measured: float,
+    ) -> GrowthReport:
+        groups = [
+            GroupGrowth(g.name, step.before[g.key], step.after[g.key])
+            for g in self.plan.groups.growable
+            if step.before[g.key] != step.after[g.key]
+        ]
+        notes = []
+        if factors.violations:
+            listed = "; ".join(factors.violations[:4])
+            notes.append(f"the rule '{self.mode}' cannot preserve the function here: {listed}")
+        if self._fades:
+            notes.append(f"{len(self._fades)} norms fade their statistics in; call Grower.advance during the stage")
+        rescaled = {n: c for n, c in factors.tensors.items() if abs(c - 1) > 1e-12}
+        if rescaled and self.mode == "preserving" and self._has_eps_norms():
+            notes.append("rescaled weights in front of norms: their ε makes the difference that is left")
+        return GrowthReport(
+            stage=self.stage,
+            parameters_before=before_count,
+            parameters_after=sum(p.numel() for p in self.model.parameters()),
+            groups=tuple(groups),
+            factors=rescaled,
+            output_factors=tuple(factors.outputs),
+            change=exact,
+            change_with_noise=noisy,
+            seconds=seconds,
+            measure_seconds=measured,
+            notes=tuple(notes),
+        )
+
+
+def _setter(
+    tensor: torch.Tensor, data: torch.Tensor, gradient: torch.Tensor | None
+) -> Callable[[], None]:
+    def restore() -> None:
+        tensor.grad = None
+        tensor.data = data
+        tensor.grad = gradient
+
+    return restore
+
+
+_PLAIN = (int, float, str, bool, tuple, list, torch.Size, type(None))
+
+
+def _adopt_attributes(model: nn.Module, built: nn.Module) -> list[Callable[[], None]]:
+    """Takes over the plain attributes of a freshly built module of the same structure."""
+    undo: list[Callable[[], None]] = []
+    for path, fresh in built.named_modules():
+        module = model.get_submodule(path)
+        for name, value in vars(fresh).items():
+            if name.startswith("_") or name == "training" or not isinstance(value, _PLAIN):
+                continue
+            old = getattr(module, name, None)
+            if old != value:
+                undo.append(lambda m=module, n=name, v=old: setattr(m, n, v))  # type: ignore[misc]
+                setattr(module, name, value)
+    return undo

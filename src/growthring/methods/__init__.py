@@ -1,0 +1,1 @@
+"""Growing methods: each decides what the new entries of a model's tensors hold."""

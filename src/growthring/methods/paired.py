@@ -1,0 +1,155 @@
+"""paired: new units in equal pairs that cancel in what reads them, with variance transfer (the paper's method).
+
+Nothing is trained or searched: the new tensors follow from the old ones, the plan and a generator.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from growthring.core.axes import Axis, Layout, layout
+from growthring.core.variance import Factors, Mode, deviation, forward, preserve, rescaling
+from growthring.core.widen import break_symmetry, widen_constant, widen_paired
+from growthring.graph.groups import TensorSpec
+from growthring.graph.laws import log_ratios
+from growthring.plan import Plan
+
+# What a new entry holds where the full model's tensor is not constant.
+_DEFAULTS = {"bias": 0.0, "gain": 1.0, "mean": 0.0, "variance": 1.0}
+
+
+@dataclass(frozen=True)
+class Step:
+    """One growth of a plan: from widths `before` (stage t) to `after` (stage t + 1)."""
+
+    plan: Plan
+    before: Mapping[int, int]
+    after: Mapping[int, int]
+    mode: Mode
+
+    def layouts(self, axes: tuple[Axis, ...], cache: dict[Axis, Layout]) -> list[Layout]:
+        """Layouts of a tensor's axes; `cache` shares them between tensors."""
+        for axis in axes:
+            if axis not in cache:
+                cache[axis] = layout(axis, self.before, self.after)
+        return [cache[axis] for axis in axes]
+
+    def std(self, spec: TensorSpec) -> float:
+        """Deviation of the new entries of a tensor (Table 1; the user's own initialiser at stage 0)."""
+        plan, initial = self.plan, self.plan.initial[spec.name]
+        if spec.kind != "weight" or spec.tied:
+            return initial.std
+        fan_in = spec.fan_in(self.after)
+        if self.mode == "constraint":
+            return math.sqrt(1 / fan_in)
+        first, full = plan.stage_widths[0], plan.stage_widths[-1]
+        seed_std = initial.std * math.sqrt(spec.fan_in(full) / spec.fan_in(first))
+        role = "hidden" if self.mode == "off" and plan.role(spec) == "output" else plan.role(spec)
+        return deviation(role, seed_std, spec.fan_in(first), fan_in)
+
+
+def transfer(step: Step, tensors: Mapping[str, torch.Tensor]) -> Factors:
+    """Variance transfer of one growth: the factor on every tensor's old entries."""
+    groups = step.plan.groups
+    ratios = log_ratios(groups.laws, step.before, step.after)
+    targets: dict[str, float] = {}
+    for name, spec in groups.specs.items():
+        if spec.kind != "weight" or spec.tied:
+            continue
+        role = step.plan.role(spec)
+        if step.mode == "constraint" and role != "output":
+            variance = float(tensors[name].detach().double().var(correction=0))
+            if variance > 0:
+                targets[name] = -0.5 * math.log(spec.fan_in(step.before) * variance)
+        elif step.mode != "off":
+            factor = rescaling(role, spec.fan_in(step.before), spec.fan_in(step.after))
+            targets[name] = math.log(factor)
+    solve = forward if step.mode in ("paper", "constraint") else preserve
+    return solve(groups.records, groups.scale_count, targets, ratios)
+
+
+def grow_tensors(
+    step: Step,
+    tensors: Mapping[str, torch.Tensor],
+    factors: Factors,
+    generator: torch.Generator,
+    cache: dict[Axis, Layout],
+) -> dict[str, torch.Tensor]:
+    """The grown tensors, without symmetry-breaking noise; those that do not change are left out."""
+    stats = {name: pair for pair in factors.stats for name in pair}
+    grown: dict[str, torch.Tensor] = {}
+    for name, spec in step.plan.groups.specs.items():
+        old = tensors[name].detach()
+        layouts = step.layouts(spec.axes, cache)
+        factor = factors.tensors.get(name, 1.0)
+        if name in stats:
+            grown[name] = _grow_stat(spec, old, layouts, *factors.stats[stats[name]])
+        elif not any(lay.grows for lay in layouts):
+            if factor != 1.0:
+                grown[name] = old * factor
+        else:
+            grown[name] = _grow(step, spec, old, layouts, factor, generator)
+    return grown
+
+
+def _grow_stat(
+    spec: TensorSpec, old: torch.Tensor, layouts: list[Layout], scale: float, eps: float
+) -> torch.Tensor:
+    """Running statistics of a rescaled input: mean · s; variance so that (s²σ² + ε-correction) is exact in eval mode."""
+    if scale != 1.0:
+        square = scale * scale
+        old = old * scale if spec.kind == "mean" else (square * old - (1 - square) * eps).clamp_min(0)
+    return widen_constant(old, layouts, _DEFAULTS[spec.kind])
+
+
+def _grow(
+    step: Step,
+    spec: TensorSpec,
+    old: torch.Tensor,
+    layouts: list[Layout],
+    factor: float,
+    generator: torch.Generator,
+) -> torch.Tensor:
+    initial = step.plan.initial[spec.name]
+    if spec.tied:
+        return widen_constant(old, layouts, 0.0, factor)
+    if initial.constant is not None or spec.kind in _DEFAULTS:
+        constant = initial.constant
+        value = _DEFAULTS[spec.kind] if constant is None else constant
+        if _odd(spec, layouts):
+            value = 0.0  # opposite halves: only zero is its own opposite
+        return widen_constant(old, layouts, value, factor)
+    new = widen_paired(old, layouts, spec.read, step.std(spec), factor, generator)
+    if spec.zero_rows:
+        rows = torch.tensor(sorted(spec.zero_rows), device=new.device)
+        kept = layouts[1].new.to(new.device)
+        new[rows[:, None], kept[None, :]] = 0
+    return new
+
+
+def _odd(spec: TensorSpec, layouts: list[Layout]) -> bool:
+    return any(bool((lay.sign != 1).any()) for lay in layouts)
+
+
+def add_noise(
+    step: Step,
+    grown: Mapping[str, torch.Tensor],
+    noise: float,
+    generator: torch.Generator,
+    cache: dict[Axis, Layout],
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Noise of relative size `noise` on second halves of pairs; yields the tensors it changes, with noise added."""
+    for name, new in grown.items():
+        spec = step.plan.groups.specs[name]
+        if spec.kind != "weight" or spec.tied or step.plan.initial[name].constant is not None:
+            continue
+        if not spec.read:
+            continue  # depthwise filters and gains: their pairs part through what reads them
+        layouts = step.layouts(spec.axes, cache)
+        noisy = new.clone()
+        break_symmetry(noisy, layouts, spec.read, noise * step.std(spec), generator)
+        yield name, noisy

@@ -1,0 +1,111 @@
+"""verify: measures by how much two models differ on the same inputs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from growthring.errors import InputError
+from growthring.graph.trace import ExampleInputs, output_tensors, split_inputs
+
+
+@dataclass(frozen=True)
+class Verification:
+    """How much outputs changed.
+
+    Attributes:
+        absolute: largest absolute difference.
+        relative: that, relative to the largest absolute output before.
+        scale: the factor on the outputs that explains most of the change (least squares; 1 if nothing changed).
+        relative_after_scale: what is left, relative, once that factor is taken out.
+        same_argmax: whether the largest entry along the last axis is the same everywhere.
+        num_outputs: number of tensors compared.
+    """
+
+    absolute: float
+    relative: float
+    scale: float
+    relative_after_scale: float
+    same_argmax: bool
+    num_outputs: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        text = f"relative change {self.relative:.2e} (absolute {self.absolute:.2e})"
+        if abs(self.scale - 1) > 1e-6:
+            text += f", factor {self.scale:.6g} on the outputs leaves {self.relative_after_scale:.2e}"
+        return text + ("" if self.same_argmax else ", argmax differs")
+
+
+@contextlib.contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Eval mode without gradients, and the mode of every module as it was afterwards."""
+    states = [(m, m.training) for m in model.modules()]
+    try:
+        for module, _ in states:
+            module.training = False
+        with torch.no_grad():
+            yield
+    finally:
+        for module, was in states:
+            module.training = was
+
+
+def outputs_of(model: nn.Module, inputs: ExampleInputs, training: bool = False) -> list[torch.Tensor]:
+    """The tensors that a model returns, without gradients; in eval mode unless told."""
+    args, kwargs = split_inputs(inputs)
+    with evaluating(model):
+        if training:
+            for module in model.modules():
+                module.training = True
+        return [t.detach().clone() for t in output_tensors(model(*args, **kwargs))]
+
+
+def verify(before: nn.Module, after: nn.Module, inputs: ExampleInputs) -> Verification:
+    """Measures how much `after` differs from `before` on the given inputs, in eval mode.
+
+    Args:
+        before: a model.
+        after: another one with outputs of the same shapes.
+        inputs: a tensor, a tuple of positional arguments or a dict of keyword arguments.
+
+    >>> net = nn.Linear(3, 2)
+    >>> verify(net, net, torch.ones(1, 3)).relative
+    0.0
+    """
+    for name, model in (("before", before), ("after", after)):
+        if not isinstance(model, nn.Module):
+            raise InputError(f"verify: `{name}` is a {type(model).__name__}, not an nn.Module.")
+    return compare(outputs_of(before, inputs), outputs_of(after, inputs))
+
+
+def compare(before: Sequence[torch.Tensor], after: Sequence[torch.Tensor]) -> Verification:
+    """The same measurement on outputs at hand."""
+    shapes = [tuple(t.shape) for t in before], [tuple(t.shape) for t in after]
+    if shapes[0] != shapes[1]:
+        raise InputError(f"the two models return different shapes: {shapes[0]} and {shapes[1]}.")
+    pairs = [(a.double(), b.double()) for a, b in zip(before, after, strict=True) if a.numel()]
+    pairs = [(a, b) for a, b in pairs if not a.is_complex()]
+    absolute = relative = left = 0.0
+    dot = sum(float((a * b).sum()) for a, b in pairs)
+    square = sum(float((a * a).sum()) for a, _ in pairs)
+    scale = dot / square if square > 0 else 1.0
+    same = True
+    for a, b in pairs:
+        size = max(float(a.abs().max()), torch.finfo(torch.float64).tiny)
+        difference = float((a - b).abs().max())
+        difference = float("inf") if difference != difference else difference
+        absolute = max(absolute, difference)
+        relative = max(relative, difference / size)
+        left = max(left, float((a * scale - b).abs().max()) / size)
+        if a.dim() and a.shape[-1] > 1:
+            same = same and bool((a.argmax(-1) == b.argmax(-1)).all())
+    return Verification(absolute, relative, scale, left, same, len(pairs))
