@@ -111,13 +111,13 @@ class Grower:
             grown = grow_tensors(step, tensors, factors, self.generator, cache)
             if measure:
                 measured -= time.perf_counter()
-                reference = outputs_of(self.model, plan.example_inputs)
+                reference = outputs_of(self.model, plan.example_inputs, plan.outputs)
                 measured += time.perf_counter()
             undo += self._install(step, tensors, grown, cache)
             exact = noisy = None
             if measure:
                 measured -= time.perf_counter()
-                exact = compare(reference, outputs_of(self.model, plan.example_inputs))
+                exact = compare(reference, outputs_of(self.model, plan.example_inputs, plan.outputs))
                 measured += time.perf_counter()
                 self._check_change(exact, factors)
             if self.noise:
@@ -127,7 +127,7 @@ class Grower:
                 noisy = exact
                 if self.noise:
                     measured -= time.perf_counter()
-                    noisy = compare(reference, outputs_of(self.model, plan.example_inputs))
+                    noisy = compare(reference, outputs_of(self.model, plan.example_inputs, plan.outputs))
                     measured += time.perf_counter()
         except BaseException as error:
             for action in reversed(undo):
@@ -280,7 +280,7 @@ class Grower:
                 continue
             path = statistics.module
             previous = self._fades.get(path)
-            start = torch.zeros(len(lay.source))
+            start = torch.zeros(len(lay.source), dtype=torch.float64)
             start[lay.old] = 1.0 if previous is None else previous.weights
             undo.append(lambda p=path, f=previous: self._restore_fade(p, f))  # type: ignore[misc]
             self._begin_fade(path, fading.Fade(start))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,15 +15,12 @@ from growthring.core.axes import layout, refs
 from growthring.core.variance import Role
 from growthring.errors import GrowthError, InputError, PlanError
 from growthring.graph.check import check_finite
-from growthring.graph.discover import Heads, discover_width_groups
+from growthring.graph.discover import Build, Heads, discover
 from growthring.graph.groups import TensorSpec, WidthGroup, WidthGroups
 from growthring.graph.sizes import stage_widths, units
 from growthring.graph.skeleton import copy_with, empty_copy, follow_attributes, named_tensors
 from growthring.graph.trace import ExampleInputs, trace
 from growthring.schedule import width_fractions
-
-Build = Callable[[dict[str, int]], nn.Module]
-
 
 @dataclass(frozen=True)
 class Initial:
@@ -43,6 +40,7 @@ class Plan:
         initial: how each tensor of the full model is initialised.
         notes: what the plan rounded or could not do, in words.
         example_inputs: the inputs the model was traced with; growth is measured on them.
+        outputs: the named parts of the model's output that count, or None for all.
         build: the user's factory, if there is one.
         model: the full model, which is never changed.
     """
@@ -53,6 +51,7 @@ class Plan:
     notes: tuple[str, ...]
     example_inputs: ExampleInputs = field(repr=False)
     model: nn.Module = field(repr=False)
+    outputs: Sequence[str] | None = None
     build: Build | None = field(default=None, repr=False)
 
     @property
@@ -168,6 +167,7 @@ def plan(
     widths: Mapping[str, Sequence[int]] | Iterable[tuple[str, Sequence[int]]] | None = None,
     freeze: Iterable[str] = (),
     heads: Heads = "auto",
+    outputs: Sequence[str] | None = None,
     build: Build | None = None,
 ) -> Plan:
     """Plans the widths of a model's growth.
@@ -182,6 +182,7 @@ def plan(
         widths: explicit widths per stage for some groups, by name or glob; the last must be the full width.
         freeze: names or globs of modules, parameters or groups that must not grow.
         heads: which factor of heads × head size grows, see `discover_width_groups`.
+        outputs: of a model output with named parts, those that must keep their shape, see `discover_width_groups`.
         build: `build(widths by group name) -> module`, for a model whose code computes its shapes in a way that no
             attribute can follow.
 
@@ -195,14 +196,18 @@ def plan(
     fractions = width_fractions(stages, start, growth)
     if not isinstance(round_to, int) or round_to < 1:
         raise PlanError(f"round_to={round_to!r}: widths are rounded to a multiple of a whole number, at least 1.")
-    groups = discover_width_groups(model, example_inputs, freeze=freeze, heads=heads, build=build)
+
+    def at(groups: WidthGroups, fraction: float) -> dict[int, int]:
+        full, growing = groups.full_widths, [g.key for g in groups.growable]
+        if fraction == 1:
+            return full
+        return full | stage_widths(groups.spans, full, growing, fraction, round_to)
+
+    groups = discover(
+        model, example_inputs, freeze, heads, outputs, build, lambda groups: at(groups, fractions[0])
+    )
     check_finite(model)
-    full = groups.full_widths
-    growing = [g.key for g in groups.growable]
-    steps = [
-        full | stage_widths(groups.spans, full, growing, f, round_to) if f < 1 else dict(full)
-        for f in fractions
-    ]
+    steps = [at(groups, fraction) for fraction in fractions]
     notes = _rounding_notes(groups, round_to)
     for name, explicit in _explicit(groups, widths, stages).items():
         for t, width in enumerate(explicit):
@@ -219,6 +224,7 @@ def plan(
         tuple(notes),
         example_inputs,
         model,
+        outputs,
         build,
     )
 

@@ -47,35 +47,44 @@ class Verification:
 
 @contextlib.contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Eval mode without gradients, and the mode of every module as it was afterwards."""
+    """Eval mode without gradients, and the mode of every module as it was afterwards.
+
+    Goes through `train()` on the way in and out: models that cache tensors in eval mode drop them there.
+    """
     states = [(m, m.training) for m in model.modules()]
     try:
-        for module, _ in states:
-            module.training = False
+        model.train()
+        model.eval()
         with torch.no_grad():
             yield
     finally:
+        model.train()
         for module, was in states:
             module.training = was
 
 
-def outputs_of(model: nn.Module, inputs: ExampleInputs, training: bool = False) -> list[torch.Tensor]:
-    """The tensors that a model returns, without gradients; in eval mode unless told."""
+def outputs_of(
+    model: nn.Module, inputs: ExampleInputs, names: Sequence[str] | None = None
+) -> list[torch.Tensor]:
+    """The tensors that a model returns in eval mode, without gradients."""
     args, kwargs = split_inputs(inputs)
     with evaluating(model):
-        if training:
-            for module in model.modules():
-                module.training = True
-        return [t.detach().clone() for t in output_tensors(model(*args, **kwargs))]
+        return [t.detach().clone() for t in output_tensors(model(*args, **kwargs), names)]
 
 
-def verify(before: nn.Module, after: nn.Module, inputs: ExampleInputs) -> Verification:
+def verify(
+    before: nn.Module,
+    after: nn.Module,
+    inputs: ExampleInputs,
+    outputs: Sequence[str] | None = None,
+) -> Verification:
     """Measures how much `after` differs from `before` on the given inputs, in eval mode.
 
     Args:
         before: a model.
         after: another one with outputs of the same shapes.
         inputs: a tensor, a tuple of positional arguments or a dict of keyword arguments.
+        outputs: of an output with named parts, only these.
 
     >>> net = nn.Linear(3, 2)
     >>> verify(net, net, torch.ones(1, 3)).relative
@@ -84,7 +93,7 @@ def verify(before: nn.Module, after: nn.Module, inputs: ExampleInputs) -> Verifi
     for name, model in (("before", before), ("after", after)):
         if not isinstance(model, nn.Module):
             raise InputError(f"verify: `{name}` is a {type(model).__name__}, not an nn.Module.")
-    return compare(outputs_of(before, inputs), outputs_of(after, inputs))
+    return compare(outputs_of(before, inputs, outputs), outputs_of(after, inputs, outputs))
 
 
 def compare(before: Sequence[torch.Tensor], after: Sequence[torch.Tensor]) -> Verification:

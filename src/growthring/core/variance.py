@@ -146,6 +146,10 @@ def _classes(records: Sequence[Record], count: int, ratios: Mapping[int, float])
                 nodes.join(r.output, r.inputs[0], off_b, r.where)
             elif root_a == anchor:
                 nodes.join(r.output, r.inputs[1], off_a, r.where)
+            elif root_a == root_b and nodes.find(r.output)[0] == anchor:
+                # One fused projection makes both factors: each takes half of what the product needs.
+                half = (nodes.find(r.output)[1] - nodes.find(one)[1] - off_a - off_b) / 2
+                nodes.join(root_a, one, half, r.where)
             else:
                 waiting.append(r)
         if len(waiting) == len(products):  # neither factor is settled: keep the second one at scale 1
@@ -199,13 +203,12 @@ def preserve(
             if root not in potential:
                 potential[root] = scale(source) + wanted - offset
             c = log_factor((name, source, target))
-            fits = abs(c - wanted) <= _TOLERANCE or abs(c) <= _TOLERANCE
-            fits = fits and abs(seen.setdefault(name, c) - c) <= _TOLERANCE
-            if not fits:
+            agrees = abs(seen.setdefault(name, c) - c) <= _TOLERANCE
+            if not (agrees and min(abs(c - wanted), abs(c)) <= _TOLERANCE):
                 clash = next((k for k in (nodes.find(source)[0], root) if k not in held), None)
                 if clash is not None:
                     break
-                if abs(seen[name] - c) > _TOLERANCE:
+                if not agrees:
                     raise ScaleConflict(
                         f"parameter '{name}' is used twice and would need two different factors, so a factor that "
                         "changes with width cannot be compensated in the weights."

@@ -12,20 +12,21 @@ from torch import nn
 
 from growthring.core.axes import Axis, Concat, Product, Ref, refs
 from growthring.core.variance import ScaleConflict, preserve
-from growthring.errors import InputError, TraceError, WidthGroupError
+from growthring.errors import InputError, TraceError, UnsupportedModelError, WidthGroupError
 from growthring.graph.check import check_inputs, check_model
-from growthring.graph.fit import Fit, Probe, fit
+from growthring.graph.fit import Fit, Probe, fit, recheck
 from growthring.graph.groups import Member, TensorSpec, WidthGroup, WidthGroups, describe
 from growthring.graph.laws import log_ratios
 from growthring.graph.recognise import NormFormula, collapse_norms, recognise_norms
 from growthring.graph.rules import Walk
 from growthring.graph.scales import Scales
-from growthring.graph.skeleton import handled_attributes, named_tensors
+from growthring.graph.skeleton import copy_with, handled_attributes, named_tensors
 from growthring.graph.sizes import spans_of, stage_widths
 from growthring.graph.trace import ExampleInputs, Trace, trace
 from growthring.graph.unify import Reason, Unifier
 
 Heads = Literal["auto", "size", "count"]
+Build = Callable[[dict[str, int]], nn.Module]
 
 
 def discover_width_groups(
@@ -34,7 +35,8 @@ def discover_width_groups(
     *,
     freeze: Iterable[str] = (),
     heads: Heads = "auto",
-    build: Callable[[dict[str, int]], nn.Module] | None = None,
+    outputs: Sequence[str] | None = None,
+    build: Build | None = None,
 ) -> WidthGroups:
     """Finds which axes of a model's tensors share a width, and which of those widths can grow.
 
@@ -47,6 +49,8 @@ def discover_width_groups(
         freeze: names or globs of modules, parameters or groups whose written widths must not grow.
         heads: where an axis is a product (heads × head size, groups × channels) one factor grows: "size" the inner
             one, "count" the outer one, "auto" the larger one that can.
+        outputs: of a model output with named parts (a transformers one, say), the parts to keep; others, such as hidden
+            states, may grow. By default all of them keep their shape.
         build: `build(widths by group name) -> module`, where attributes cannot make the model's code follow.
 
     Returns:
@@ -61,40 +65,76 @@ def discover_width_groups(
     >>> [(g.name, g.width, g.grows) for g in groups]
     [('0', 8, True), ('0.in', 4, False), ('2', 2, False)]
     """
+    return discover(model, example_inputs, freeze, heads, outputs, build)
+
+
+def discover(
+    model: nn.Module,
+    example_inputs: ExampleInputs,
+    freeze: Iterable[str],
+    heads: Heads,
+    outputs: Sequence[str] | None,
+    build: Build | None,
+    trial_widths: Callable[[WidthGroups], Mapping[int, int]] | None = None,
+) -> WidthGroups:
+    """The work of `discover_width_groups`; `trial_widths` names further widths that the code must follow."""
     check_model(model)
     check_inputs(model, example_inputs)
     patterns = [freeze] if isinstance(freeze, str) else list(freeze)
-    traces, modes = _traces(model, example_inputs)
+    traces, modes = _traces(model, example_inputs, outputs)
     norms = recognise_norms(model, traces[0])
     traces = [collapse_norms(t, norms) for t in traces]
     analysis = _Analysis(model, traces, norms, patterns, heads)
-    result = Fit(dict(analysis.attributes()))
+    result, tied = Fit(dict(analysis.attributes())), False
     while growing := analysis.choose():
-        probe = analysis.probe(example_inputs, modes, growing, build)
-        result = fit(probe, analysis.attributes())
-        if result.blocked and build is not None:
-            raise InputError(f"build(widths) does not give the model at other widths: {result.reason}.")
-        if result.blocked:
-            analysis.unifier.freeze(result.blocked, Reason("code", result.reason))
+        # First with equal sizes set apart; code that relies on them being equal fails, and gets them equal.
+        for tied in (False, True):
+            probe = analysis.probe(example_inputs, modes, outputs, growing, tied, build)
+            result = fit(probe, analysis.attributes())
+            if not result.blocked:
+                break
+        blocked = result
+        if not blocked.blocked and trial_widths is not None:
+            small = _Sizes(analysis.unifier)
+            small.update(trial_widths(analysis.result(result, tied)))
+            blocked = recheck(analysis.at(probe, small, build), result)
+        if blocked.blocked and build is not None:
+            raise InputError(
+                f"build(widths) does not give the model at other widths: {blocked.reason}."
+            )
+        if blocked.blocked:
+            analysis.unifier.freeze(blocked.blocked, Reason("code", blocked.reason))
             continue
         try:
             ratios = log_ratios(result.laws, probe.small, probe.full)
             preserve(analysis.scales.records, analysis.scales.count, {}, ratios)
             break
         except ScaleConflict as conflict:
-            blocked = [law.axis for law in result.laws.values()]
-            analysis.unifier.freeze(blocked, Reason("scale", str(conflict)))
-    return analysis.result(result)
+            axes = [law.axis for law in result.laws.values()]
+            analysis.unifier.freeze(axes, Reason("scale", str(conflict)))
+    return analysis.result(result, tied)
 
 
-def _traces(model: nn.Module, inputs: ExampleInputs) -> tuple[list[Trace], list[bool]]:
-    """The eval-mode trace, and the train-mode one where only that reaches every parameter (auxiliary heads)."""
-    first = trace(model, inputs, watch=True)
+def _traces(
+    model: nn.Module, inputs: ExampleInputs, outputs: Sequence[str] | None
+) -> tuple[list[Trace], list[bool]]:
+    """The eval-mode trace, and the train-mode one where only that reaches every parameter (auxiliary heads).
+
+    A copy that shares the tensors is traced: what its code leaves on itself (caches) is thrown away with it.
+    """
+    try:
+        model = copy_with(model, {n: t.detach() for n, t in named_tensors(model).items()})
+    except UnsupportedModelError:
+        pass
+    try:
+        first = trace(model, inputs, watch=True, outputs=outputs)
+    except TraceError:  # perhaps only because its attributes were watched
+        first = trace(model, inputs, outputs=outputs)
     missing = set(dict(model.named_parameters())) - set(first.parameters.values())
     if not missing:
         return [first], [False]
     try:
-        second = trace(model, inputs, training=True, watch=True)
+        second = trace(model, inputs, training=True, watch=True, outputs=outputs)
     except (TraceError, InputError):
         return [first], [False]
     if missing <= missing - set(second.parameters.values()):
@@ -209,25 +249,35 @@ class _Analysis:
         specs = self._specs()
         keys = {ref.group for s in specs.values() for axis in s.axes for ref in refs(axis)}
         self.passed_over = {}
-        for spec in specs.values():
-            for axis in spec.axes:
-                for product in _products(axis):
-                    self._choose_factor(product)
+        products = [p for s in specs.values() for axis in s.axes for p in _products(axis)]
+        settled: set[int] = set()  # widths that grow in some product for lack of another choice
+        for product in products:
+            live = self._live_factors(product)
+            if len(live) == 1:
+                settled.update(r.group for r in live[0][1])
+        for product in products:
+            self._choose_factor(product, settled)
         return sorted(k for k in keys if self.frozen(k) is None)
 
     def frozen(self, group: int) -> Reason | None:
         """Why a width does not grow; one passed over for the other factor of a product may be chosen later."""
         return self.unifier.frozen(group) or self.passed_over.get(group)
 
-    def _choose_factor(self, product: Product) -> None:
+    def _live_factors(self, product: Product) -> list[tuple[int, list[Ref]]]:
         parts = [
             [r for r in refs(part) if self.frozen(r.group) is None] for part in product.parts
         ]
-        live = [(i, group) for i, group in enumerate(parts) if group]
+        return [(i, group) for i, group in enumerate(parts) if group]
+
+    def _choose_factor(self, product: Product, settled: set[int]) -> None:
+        live = self._live_factors(product)
         if len(live) < 2:
             return
+        preferred = [item for item in live if any(r.group in settled for r in item[1])]
         sizes = {i: self.unifier.size(product.parts[i]) for i, _ in live}
-        if self.heads == "auto":
+        if preferred:
+            keep = preferred[0][0]
+        elif self.heads == "auto":
             keep = max(live, key=lambda item: (sizes[item[0]], item[0]))[0]
         else:
             keep = live[-1][0] if self.heads == "size" else live[0][0]
@@ -249,24 +299,37 @@ class _Analysis:
         self,
         inputs: ExampleInputs,
         modes: Sequence[bool],
+        outputs: Sequence[str] | None,
         growing: Sequence[int],
-        build: Callable[[dict[str, int]], nn.Module] | None,
+        tied: bool,
+        build: Build | None,
     ) -> Probe:
-        """The widths to try the model's code at: about half, as a plan would round them."""
+        """The widths to try the model's code at: about half; untied, what equals a product is set apart from it."""
         specs = self._specs()
         keys = {ref.group for s in specs.values() for axis in s.axes for ref in refs(axis)}
         full = _Sizes(self.unifier)
         full.update({k: self.unifier.size(Ref(k)) for k in keys})
         small = _Sizes(self.unifier)
         small.update(full)
-        small.update(stage_widths(spans_of(specs.values(), growing), full, growing, 0.5, 1))
+        spans = spans_of(specs.values(), growing)
+        if tied:
+            small.update(stage_widths(spans, full, growing, 0.5, 1))
+        else:
+            factors = {r.group for axis in spans if isinstance(axis, Product) for r in refs(axis)}
+            for fraction, chosen in ((0.5, factors), (0.75, set(growing) - factors)):
+                small.update(stage_widths((), full, [g for g in growing if g in chosen], fraction, 1))
+        probe = Probe(
+            self.model, inputs, outputs, self.walks, modes, self.norms, specs, full, small
+        )
+        return self.at(probe, small, build)
+
+    def at(self, probe: Probe, small: Mapping[int, int], build: Build | None) -> Probe:
+        """The same probe at other widths."""
         make = None
         if build is not None:
-            named = {g.name: small[g.key] for g in self._groups(specs) if g.grows}
+            named = {g.name: small[g.key] for g in self._groups(probe.specs) if g.grows}
             make = functools.partial(build, named)
-        return Probe(
-            self.model, inputs, self.walks, modes, self.norms, specs, full, small, make
-        )
+        return replace(probe, small=small, build=make)
 
     def _groups(self, specs: Mapping[str, TensorSpec]) -> list[WidthGroup]:
         members: dict[int, list[tuple[str, int, str, Axis]]] = {}
@@ -292,7 +355,7 @@ class _Analysis:
             groups.append(WidthGroup(key, names[key], width, listed, self.frozen(key)))
         return sorted(groups, key=lambda g: not g.grows)
 
-    def result(self, fitted: Fit) -> WidthGroups:
+    def result(self, fitted: Fit, tied: bool) -> WidthGroups:
         """The finished groups; raises if nothing can grow."""
         self.choose()
         specs = self._specs()
@@ -322,7 +385,7 @@ class _Analysis:
             self.norms,
             fitted.attributes or self.attributes(),
             fitted.laws,
-            spans_of(specs.values(), growing),
+            tuple(spans_of(specs.values(), growing)) if tied else (),
             max(w.trace.precision for w in walks),
             unknown,
         )

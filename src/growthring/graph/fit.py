@@ -10,6 +10,7 @@ with a width are explained by a law (∝ width^±½, ±1) or refused.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,6 +28,7 @@ from growthring.graph.trace import ExampleInputs, Op, Trace, Value, trace
 _SCALED = ("aten.mul", "aten.div", "aten.scaled_dot_product_attention", "aten.baddbmm", "aten.addmm")
 _POWERS = (-0.5, 0.5, -1.0, 1.0)
 _MOST_TRIALS = 40
+_NUMBER = re.compile(r"\d+")
 
 
 @dataclass
@@ -55,6 +57,7 @@ class Probe:
 
     model: nn.Module
     inputs: ExampleInputs
+    outputs: Sequence[str] | None
     walks: Sequence[Walk]
     modes: Sequence[bool]
     norms: Mapping[str, NormFormula]
@@ -80,17 +83,14 @@ def fit(probe: Probe, attributes: Attributes) -> Fit:
     """
     certain, doubtful = _read_sizes(probe) if probe.build is None else ({}, {})
     known = dict(attributes)
-    best: tuple[_Failure, Fit] | None = None
-    openings = [certain | doubtful, certain, {}] if doubtful else [certain, {}] if certain else [{}]
-    for opening in openings:
-        trial = Fit(known | opening)
-        failure = _attempt(probe, trial)
-        if failure is None:
+    if doubtful:
+        trial = Fit(known | certain | doubtful)
+        if _attempt(probe, trial) is None:
             return trial
-        if best is None or failure.progress > best[0].progress:
-            best = (failure, trial)
-    assert best is not None
-    failure, result = best
+    result = Fit(known | certain)
+    failure = _attempt(probe, result)
+    if failure is None:
+        return result
     trials = 0
     while trials < _MOST_TRIALS:
         for extra in _candidates(probe, failure, certain | doubtful, result.attributes):
@@ -129,6 +129,15 @@ def _read_sizes(probe: Probe) -> tuple[dict[tuple[str, str], tuple[Axis, ...]], 
     return certain, doubtful
 
 
+def recheck(probe: Probe, fitted: Fit) -> Fit:
+    """Runs a fitted model at other widths; says what blocks it there, if anything."""
+    trial = Fit(dict(fitted.attributes))
+    failure = _attempt(probe, trial)
+    if failure is not None:
+        trial.blocked, trial.reason = _blame(probe, failure), failure.text
+    return trial
+
+
 def _attempt(probe: Probe, result: Fit) -> _Failure | None:
     """Traces a copy at the small widths and compares it with the prediction; fills in the laws."""
     result.laws.clear()
@@ -138,7 +147,9 @@ def _attempt(probe: Probe, result: Fit) -> _Failure | None:
         twin = empty_copy(probe.model, probe.specs, result.attributes, probe.full, probe.small)
     for walk, training in zip(probe.walks, probe.modes, strict=True):
         try:
-            found = collapse_norms(trace(twin, probe.inputs, training), dict(probe.norms))
+            found = collapse_norms(
+                trace(twin, probe.inputs, training, outputs=probe.outputs), dict(probe.norms)
+            )
         except GrowthError as error:
             return _crash(probe, walk, twin, error)
         failure = _compare(probe, walk, found, result.laws)
@@ -214,6 +225,8 @@ def _explained(
         return twin.kwargs.get("scale") is None
     old = [*_numbers(op.args), *_numbers(op.kwargs)]
     new = [*_numbers(twin.args), *_numbers(twin.kwargs)]
+    if base in ("aten.baddbmm", "aten.addmm"):
+        old, new = ([float(o.kwargs.get("alpha", 1))] for o in (op, twin))
     if base in ("aten.mul", "aten.div") and len(list(op.inputs())) == 1:
         old, new = (
             [float(a) for a in o.args if isinstance(a, (int, float))] for o in (op, twin)
@@ -304,7 +317,10 @@ def _axes_inside(probe: Probe, path: str) -> list[Axis]:
 
 
 def _blame(probe: Probe, failure: _Failure) -> list[Ref]:
-    """The widths to freeze: those of the failing operator, or those that only its module knows."""
+    """The widths to freeze: those of the failing operator, or those that only its module knows.
+
+    Layers come in stacks: the same widths of every module at a like place are blamed together.
+    """
     axes: Iterable[Axis] = failure.axes or _axes_inside(probe, failure.module)
     candidates = {ref.group: ref for axis in axes for ref in refs(axis) if probe.changes(ref)}
     outside = {
@@ -317,8 +333,16 @@ def _blame(probe: Probe, failure: _Failure) -> list[Ref]:
         for ref in refs(axis)
     }
     local = [ref for key, ref in candidates.items() if key not in outside]
-    if local:
-        return local
-    if candidates:
-        return list(candidates.values())
-    return [Ref(key) for key in probe.full if probe.full[key] != probe.small[key]]
+    if not local:
+        if candidates:
+            return list(candidates.values())
+        return [Ref(key) for key in probe.full if probe.full[key] != probe.small[key]]
+    own = [r.group for axis in _axes_inside(probe, failure.module) for r in refs(axis)]
+    blamed = list(local)
+    pattern = _NUMBER.sub("*", failure.module)
+    for path, _ in probe.model.named_modules():
+        if path != failure.module and _NUMBER.sub("*", path) == pattern:
+            theirs = [r for axis in _axes_inside(probe, path) for r in refs(axis)]
+            if len(theirs) == len(own):
+                blamed += [theirs[own.index(r.group)] for r in local if r.group in own]
+    return blamed

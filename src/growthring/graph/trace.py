@@ -8,6 +8,7 @@ says what happens to axes. Sub-graphs (`torch.no_grad` blocks) are inlined, list
 from __future__ import annotations
 
 import contextlib
+import enum
 import logging
 import operator
 import warnings
@@ -116,12 +117,25 @@ def split_inputs(example_inputs: ExampleInputs) -> tuple[tuple[Any, ...], dict[s
     )
 
 
-def output_tensors(output: Any) -> list[torch.Tensor]:
+def output_tensors(output: Any, names: Sequence[str] | None = None) -> list[torch.Tensor]:
     """All tensors of a model's output, in order: containers, dataclasses and plain objects are opened.
 
     Key-value caches (classes derived from one named `Cache`) are left out: they are working memory, not a
     result, and their shapes may grow.
+
+    Args:
+        output: what the model returned.
+        names: of an output with named parts, only these; by-products such as hidden states may grow.
     """
+    if names is not None:
+        parts = output if isinstance(output, Mapping) else getattr(output, "__dict__", {})
+        missing = [name for name in names if name not in parts]
+        if missing:
+            raise InputError(
+                f"outputs={list(names)}: the model's output is a {type(output).__name__} without '{missing[0]}'"
+                + (f"; it has {', '.join(map(str, parts))}." if parts else " and without named parts.")
+            )
+        output = [parts[name] for name in names]
     found: list[torch.Tensor] = []
     seen: set[int] = set()
 
@@ -152,12 +166,13 @@ def output_tensors(output: Any) -> list[torch.Tensor]:
 class _Flat(nn.Module):
     """Calls the model and returns its tensors as a list, so that any output type can be exported."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, names: Sequence[str] | None) -> None:
         super().__init__()
         self.model = model
+        self.names = names
 
     def forward(self, *args: Any, **kwargs: Any) -> list[torch.Tensor]:
-        return output_tensors(self.model(*args, **kwargs))
+        return output_tensors(self.model(*args, **kwargs), self.names)
 
 
 @contextlib.contextmanager
@@ -221,7 +236,7 @@ def _watch(model: nn.Module, reads: set[tuple[str, str]]) -> Iterator[None]:
                 classes[cls] = watched(cls)
             item.__class__ = classes[cls]
             lent.append((item, cls))
-        except TypeError:  # slots, C types: simply not watched
+        except (TypeError, AttributeError):  # slots, C types, odd metaclasses: simply not watched
             return
 
     try:
@@ -240,13 +255,17 @@ def _watch(model: nn.Module, reads: set[tuple[str, str]]) -> Iterator[None]:
 
 def is_plain_object(value: Any) -> bool:
     """Whether something is a holder of settings: an object with attributes, not a module, tensor or function."""
-    if isinstance(value, (nn.Module, type, torch.Tensor, torch.dtype)) or callable(value):
+    if isinstance(value, (nn.Module, type, torch.Tensor, enum.Enum)) or callable(value):
         return False
     return hasattr(value, "__dict__") and type(value).__module__ != "builtins"
 
 
 def trace(
-    model: nn.Module, example_inputs: ExampleInputs, training: bool = False, watch: bool = False
+    model: nn.Module,
+    example_inputs: ExampleInputs,
+    training: bool = False,
+    watch: bool = False,
+    outputs: Sequence[str] | None = None,
 ) -> Trace:
     """Traces one forward pass of an unmodified model.
 
@@ -255,6 +274,7 @@ def trace(
         example_inputs: what one call takes.
         training: trace in train mode instead of eval mode.
         watch: also note which whole numbers the modules' code reads.
+        outputs: of an output with named parts, only these.
 
     >>> [op.name for op in trace(nn.Linear(2, 3), torch.zeros(1, 2)).ops]
     ['aten.linear.default']
@@ -264,7 +284,9 @@ def trace(
     watching = _watch(model, reads) if watch else contextlib.nullcontext()
     try:
         with _mode(model, training), _quiet(), watching:
-            program = torch.export.export(_Flat(model), args, kwargs, strict=False)
+            program = torch.export.export(_Flat(model, outputs), args, kwargs, strict=False)
+    except InputError:
+        raise
     except Exception as error:  # torch.export raises many types, its own and the model's
         raise _explain(model, args, kwargs, error) from error
     result = _flatten(program.graph_module, program.graph_signature, model)
@@ -333,7 +355,20 @@ def _flatten(gm: torch.fx.GraphModule, signature: ExportGraphSignature, model: n
     outputs = _run(gm, env, result)
     mutated = len(list(signature.buffers_to_mutate)) + len(list(signature.user_inputs_to_mutate))
     result.outputs.extend(list(_values(outputs))[mutated:])
+    _drop_unused(result)
     return result
+
+
+def _drop_unused(result: Trace) -> None:
+    """Drops operators whose results nobody uses (shapes taken from a slice, say); they restrict nothing."""
+    needed = set(result.outputs)
+    kept: list[Op] = []
+    for op in reversed(result.ops):
+        in_place = op.name.split(".")[1].endswith("_")
+        if in_place or any(value in needed for value in op.outputs):
+            kept.append(op)
+            needed.update(op.inputs())
+    result.ops[:] = reversed(kept)
 
 
 def _as_values(item: Any) -> Any:

@@ -172,7 +172,10 @@ class Unifier:
         elif isinstance(a, Ref) and isinstance(b, Ref) and clashes is not None:
             # The parity of both classes may be settled already; take the sign that fits.
             settled = self._oriented.get(a.group, 0) * self._oriented.get(b.group, 0)
-            self._bind(a, negate(b) if settled * a.sign * b.sign < 0 else b, reason)
+            flip = settled * a.sign * b.sign < 0
+            if flip:
+                clashes.append(a)
+            self._bind(a, negate(b) if flip else b, reason)
         elif isinstance(a, Ref):
             self._bind(a, b, reason)
         elif isinstance(b, Ref):

@@ -116,16 +116,13 @@ def addmm(walk: Walk, op: Op) -> None:
     axes = _matmul_axes(walk, a, b, out)
     scale = _contraction_scale(walk, a, b)
     beta, alpha = op.kwargs.get("beta", 1), op.kwargs.get("alpha", 1)
-    if beta == 0:  # the way attention code writes a scaled product
+    if alpha != 1:  # the way attention code writes a scaled product
         scalar = walk.scales.fresh()
         walk.scales.add("scalar", (scale,), scalar, where=walk.where(), op=walk.index)
         scale = scalar
-    elif alpha != 1 or beta != 1:
-        walk.freeze(axes, "weighs its terms")
-        scale = walk.demand(bias, Info(tuple(axes), scale))
-    elif len(bias.axes) == 1:
+    if beta != 0 and len(bias.axes) == 1 and alpha == beta == 1:
         walk.add_bias(bias, axes[-1], scale)
-    else:
+    elif beta != 0:
         whole = Info(tuple(axes), scale)
         axes, _ = broadcast(walk, out, [whole, bias])
         walk.even(axes)

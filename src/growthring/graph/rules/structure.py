@@ -291,10 +291,14 @@ def split(walk: Walk, op: Op) -> None:
     x = walk.info(next(op.inputs()))
     (dim,) = _dims(_argument(op, 2, "dim", 0), len(x.axes))
     start = 0
+    first: Axis | None = None
     for value in op.outputs:
         length = value.shape[dim]
         part = _segment(walk, x.axes[dim], start, length)
         start += length
+        first = first or part
+        if "sizes" not in op.name and length == op.outputs[0].shape[dim]:
+            walk.ties.append((first, part, walk.where()))  # one number in the code for all of them
         walk.set(value, _replace(x.axes, dim, part), x.scale, x, x.source or None, x.constant)
 
 

@@ -16,7 +16,7 @@ _RULES: dict[str, Rule] = {}
 
 
 def register_rule(*names: str) -> Callable[[Rule], Rule]:
-    """Registers an axis rule for operators, by name without overload (`"aten.relu"`, `"mylib.my_op"`).
+    """Registers an axis rule for operators, by name without overload (`"aten.relu"`, `"mylib.my_op"`) or with it.
 
     The rule gets the `Walk` and the `Op`; it reads `walk.info(value)`, states facts (`walk.same`, `walk.contract`,
     `walk.freeze`, …) and must call `walk.set` for every output. In-place variants (`aten.relu_`) share the rule.
@@ -37,9 +37,9 @@ def register_rule(*names: str) -> Callable[[Rule], Rule]:
 
 
 def find_rule(name: str) -> Rule | None:
-    """The rule for `aten.add.Tensor` and the like, or None."""
+    """The rule for `aten.add.Tensor` and the like, or None; one for the overload goes before one for all."""
     base = ".".join(name.split(".")[:2])
-    return _RULES.get(base) or _RULES.get(base.removesuffix("_"))
+    return _RULES.get(name) or _RULES.get(base) or _RULES.get(base.removesuffix("_"))
 
 
 @dataclass
