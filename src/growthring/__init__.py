@@ -3,13 +3,10 @@
 from growthring.core.rings import RingMap as RingMap
 from growthring.errors import GrowthError as GrowthError
 from growthring.graph.discover import discover_width_groups as discover_width_groups
-from growthring.graph.groups import WidthGroup as WidthGroup
-from growthring.graph.groups import WidthGroups as WidthGroups
+from growthring.graph.groups import WidthGroup as WidthGroup, WidthGroups as WidthGroups
 from growthring.graph.rules.walk import register_rule as register_rule
 from growthring.graph.skeleton import register_attributes as register_attributes
 from growthring.grower import Grower as Grower
-from growthring.plan import Plan as Plan
-from growthring.plan import plan as plan
+from growthring.plan import Plan as Plan, plan as plan
 from growthring.report import GrowthReport as GrowthReport
-from growthring.verify import Verification as Verification
-from growthring.verify import verify as verify
+from growthring.verify import Verification as Verification, verify as verify

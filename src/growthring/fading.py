@@ -1,8 +1,10 @@
 """Statistics that fade in: a layer norm or RMS norm over a width that has just grown.
 
-New entries would change the mean and variance of every token, so they start with weight 0 in the statistics, which makes the
-growth exact, and anneal to weight 1 over the stage; then the layer is the plain one again. While this lasts the module's `forward`
-is replaced on the instance: no parameter, buffer, hook or wrapper is added, and the state_dict keeps the user's keys.
+New entries would change the mean and variance of every token, so they start with weight 0 in the
+statistics, which makes the growth exact, and anneal to weight 1 over the stage; then the layer is
+the plain one again. While this lasts the module's `forward`
+is replaced on the instance: no parameter, buffer, hook or wrapper is added, and the state_dict
+keeps the user's keys.
 """
 
 from __future__ import annotations
@@ -36,7 +38,11 @@ class Fade:
 
     def shares(self, like: torch.Tensor) -> torch.Tensor:
         """Present weights, normalised to sum 1, for a tensor of this type and device."""
-        if self._weights is None or self._weights.device != like.device or self._weights.dtype != like.dtype:
+        if (
+            self._weights is None
+            or self._weights.device != like.device
+            or self._weights.dtype != like.dtype
+        ):
             weights = self.weights
             self._weights = (weights / weights.sum()).to(like)
         return self._weights
@@ -92,6 +98,7 @@ class FadedForward:
         self.module, self.fade, self.formula = module, fade, formula
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The module's forward with faded statistics."""
         if self.formula is not None:
             parameters = list(self.module.parameters(recurse=False))
             gain = parameters[0] if parameters else None

@@ -16,8 +16,14 @@ from growthring.core.variance import MODES, Factors, Mode
 from growthring.core.widen import widen_constant
 from growthring.errors import GrowthError, GrowthStepError, InputError
 from growthring.graph.check import check_finite, check_model
-from growthring.graph.skeleton import follow_attributes, named_tensors
+from growthring.graph.skeleton import (
+    adopt_attributes,
+    follow_attributes,
+    named_tensors,
+    set_data,
+)
 from growthring.methods.paired import Step, add_noise, grow_tensors, transfer
+from growthring.optim.state import widen_state
 from growthring.plan import Plan
 from growthring.report import GroupGrowth, GrowthReport
 from growthring.verify import Verification, compare, outputs_of
@@ -28,16 +34,19 @@ METHODS = ("paired",)
 class Grower:
     """Widens a seed model in place, stage by stage, until it has the shapes of the full model.
 
-    Parameter objects keep their identity, so optimizers, schedulers and hooks go on pointing at them.
+    Parameter objects keep their identity, so optimizers, schedulers and hooks go on pointing at
+    them.
 
     Args:
         model: the seed from `plan.build_seed()`, or a model of some stage of the plan.
         plan: what to grow to.
-        optimizer: a torch optimizer (or several) whose state grows along: tensors of a parameter's shape get zeros for new entries.
+        optimizer: a torch optimizer (or several) whose state grows along: tensors of a parameter's
+            shape get zeros for new entries.
         method: how new entries are made; "paired" is the paper's method.
-        variance_transfer: "preserving" (the default: rescale as far as the function stays the same), "paper" (Table 1 to
-            the letter), "constraint" (the appendix's theorem) or "off".
-        noise: size of the symmetry-breaking noise relative to the new weights' deviation; 0 is exact.
+        variance_transfer: "preserving" (the default: rescale as far as the function stays the
+            same), "paper" (Table 1 to the letter), "constraint" (the appendix's theorem) or "off".
+        noise: size of the symmetry-breaking noise relative to the new weights' deviation; 0 is
+            exact.
         generator: source of all random numbers; by default one seeded from `torch.initial_seed()`.
 
     >>> import growthring as gr
@@ -63,15 +72,29 @@ class Grower:
         if method not in METHODS:
             raise InputError(f"method='{method}' is not known; there is {', '.join(METHODS)}.")
         if variance_transfer not in MODES:
-            raise InputError(f"variance_transfer='{variance_transfer}' is not one of {', '.join(MODES)}.")
+            raise InputError(
+                f"variance_transfer='{variance_transfer}' is not one of {', '.join(MODES)}."
+            )
         if not 0 <= noise < 1:
-            raise InputError(f"noise={noise!r}: a share of the new weights' deviation, from 0 to below 1.")
-        self.model, self.plan, self.method, self.mode, self.noise = model, plan, method, variance_transfer, noise
-        optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else optimizer or []
+            raise InputError(
+                f"noise={noise!r}: a share of the new weights' deviation, from 0 to below 1."
+            )
+        self.model, self.plan, self.method, self.mode, self.noise = (
+            model,
+            plan,
+            method,
+            variance_transfer,
+            noise,
+        )
+        optimizers = (
+            [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else optimizer or []
+        )
         self.optimizers: list[torch.optim.Optimizer] = list(optimizers)
         self.generator = generator or torch.Generator().manual_seed(torch.initial_seed())
         self.stage = self._find_stage()
-        self.rings = RingMap({n: s.axes for n, s in plan.groups.specs.items()}, plan.stage_widths[0])
+        self.rings = RingMap(
+            {n: s.axes for n, s in plan.groups.specs.items()}, plan.stage_widths[0]
+        )
         for t in range(1, self.stage + 1):
             self.rings.append(plan.stage_widths[t])
         self._fades: dict[str, fading.Fade] = {}
@@ -84,21 +107,25 @@ class Grower:
     def grow(self, measure: bool = True) -> GrowthReport:
         """Grows the model to the next stage, in place.
 
-        The outputs on the plan's example inputs are compared before and after, without and with noise; a change that the mode
-        does not allow is an error. Any error leaves model, optimizer and grower as they were.
+        The outputs on the plan's example inputs are compared before and after, without and with
+        noise; a change that the mode does not allow is an error. Any error leaves model, optimizer
+        and grower as they were.
 
         Args:
             measure: whether to run the model for that comparison.
         """
         if self.is_full:
             raise GrowthStepError(
-                f"the model is at stage {self.stage}, the last of {self.plan.num_stages}; it has its full size."
+                f"the model is at stage {self.stage}, the last of {self.plan.num_stages}; it has "
+                "its full size."
             )
         started = time.perf_counter()
         self._check_shapes()
         check_finite(self.model)
         plan = self.plan
-        step = Step(plan, plan.stage_widths[self.stage], plan.stage_widths[self.stage + 1], self.mode)
+        step = Step(
+            plan, plan.stage_widths[self.stage], plan.stage_widths[self.stage + 1], self.mode
+        )
         tensors = named_tensors(self.model)
         before_count = sum(p.numel() for p in self.model.parameters())
         cache: dict[Axis, Layout] = {}
@@ -117,7 +144,9 @@ class Grower:
             exact = noisy = None
             if measure:
                 measured -= time.perf_counter()
-                exact = compare(reference, outputs_of(self.model, plan.example_inputs, plan.outputs))
+                exact = compare(
+                    reference, outputs_of(self.model, plan.example_inputs, plan.outputs)
+                )
                 measured += time.perf_counter()
                 self._check_change(exact, factors)
             if self.noise:
@@ -127,7 +156,9 @@ class Grower:
                 noisy = exact
                 if self.noise:
                     measured -= time.perf_counter()
-                    noisy = compare(reference, outputs_of(self.model, plan.example_inputs, plan.outputs))
+                    noisy = compare(
+                        reference, outputs_of(self.model, plan.example_inputs, plan.outputs)
+                    )
                     measured += time.perf_counter()
         except BaseException as error:
             for action in reversed(undo):
@@ -136,7 +167,8 @@ class Grower:
             if isinstance(error, GrowthError) or not isinstance(error, Exception):
                 raise
             raise GrowthStepError(
-                f"growing to stage {self.stage + 1} failed ({type(error).__name__}: {error}); model, optimizer and grower "
+                f"growing to stage {self.stage + 1} failed ({type(error).__name__}: {error}); "
+                "model, optimizer and grower "
                 "are as they were."
             ) from error
         self.stage += 1
@@ -149,11 +181,13 @@ class Grower:
     def advance(self, progress: float) -> None:
         """Tells how much of the present stage is done (0 to 1), so that faded statistics come in.
 
-        Call it once per training step where the model has layer or RMS norms over a growing width; at 1 those norms are
-        plain modules again. Without such norms it does nothing.
+        Call it once per training step where the model has layer or RMS norms over a growing width;
+        at 1 those norms are plain modules again. Without such norms it does nothing.
         """
         if not 0 <= progress <= 1:
-            raise InputError(f"progress={progress!r}: the share of the stage that is done, from 0 to 1.")
+            raise InputError(
+                f"progress={progress!r}: the share of the stage that is done, from 0 to 1."
+            )
         for fade in self._fades.values():
             fade.advance(progress)
         if progress == 1:
@@ -176,7 +210,10 @@ class Grower:
             "stage": self.stage,
             "rings": self.rings.state_dict(),
             "widths": [self.plan.named_widths(t) for t in range(self.plan.num_stages)],
-            "fades": {p: {"start": f.start.clone(), "progress": f.progress} for p, f in self._fades.items()},
+            "fades": {
+                p: {"start": f.start.clone(), "progress": f.progress}
+                for p, f in self._fades.items()
+            },
             "generator": self.generator.get_state(),
         }
 
@@ -188,7 +225,8 @@ class Grower:
         stage = int(state["stage"])
         if stage < self.stage:
             raise InputError(
-                f"the model is at stage {self.stage}, the saved growth at stage {stage}; start from plan.build_seed()."
+                f"the model is at stage {self.stage}, the saved growth at stage {stage}; start "
+                "from plan.build_seed()."
             )
         plan = self.plan
         step = Step(plan, plan.stage_widths[self.stage], plan.stage_widths[stage], "off")
@@ -216,13 +254,19 @@ class Grower:
         specs = self.plan.groups.specs
         missing = [n for n in specs if n not in shapes]
         if missing:
-            raise InputError(f"the model lacks '{missing[0]}', which the plan's model has. Pass plan.build_seed().")
+            raise InputError(
+                f"the model lacks '{missing[0]}', which the plan's model has. Pass "
+                "plan.build_seed()."
+            )
         for t, widths in enumerate(self.plan.stage_widths):
             if all(shapes[n] == spec.shape(widths) for n, spec in specs.items()):
                 return t
-        name, spec = next((n, s) for n, s in specs.items() if shapes[n] != s.shape(self.plan.stage_widths[0]))
+        name, spec = next(
+            (n, s) for n, s in specs.items() if shapes[n] != s.shape(self.plan.stage_widths[0])
+        )
         raise InputError(
-            f"the model has the shapes of no stage of the plan: '{name}' is {shapes[name]}, at stage 0 it would be "
+            f"the model has the shapes of no stage of the plan: '{name}' is {shapes[name]}, at "
+            "stage 0 it would be "
             f"{spec.shape(self.plan.stage_widths[0])}. Pass plan.build_seed()."
         )
 
@@ -233,7 +277,8 @@ class Grower:
             if name not in tensors or tuple(tensors[name].shape) != spec.shape(widths):
                 found = "missing" if name not in tensors else tuple(tensors[name].shape)
                 raise GrowthStepError(
-                    f"'{name}' is {found} where stage {self.stage} of the plan has {spec.shape(widths)}: the model was "
+                    f"'{name}' is {found} where stage {self.stage} of the plan has "
+                    f"{spec.shape(widths)}: the model was "
                     "changed outside the grower."
                 )
 
@@ -253,12 +298,17 @@ class Grower:
                 undo.append(_setter(tensor, tensor.data, tensor.grad))
                 gradient = tensor.grad
                 tensor.grad = None
-                tensor.data = new
+                set_data(tensor, new)
                 if gradient is not None:
                     tensor.grad = widen_constant(gradient, step.layouts(spec.axes, cache), 0.0)
             undo += self._follow(step)
             undo += self._start_fades(step)
-            undo += self._widen_optimizers(step, tensors, grown, cache)
+            for name in grown:
+                spec = step.plan.groups.specs[name]
+                layouts = step.layouts(spec.axes, cache)
+                for optimizer in self.optimizers:
+                    shape = spec.shape(step.before)
+                    undo += widen_state(optimizer, tensors[name], name, shape, layouts)
         except BaseException:
             for action in reversed(undo):
                 action()
@@ -270,7 +320,7 @@ class Grower:
         if plan.build is None:
             return follow_attributes(self.model, plan.groups.attributes, step.before, step.after)
         named = {g.name: step.after[g.key] for g in plan.groups.growable}
-        return _adopt_attributes(self.model, plan.build(named))
+        return adopt_attributes(self.model, plan.build(named))
 
     def _start_fades(self, step: Step) -> list[Callable[[], None]]:
         undo: list[Callable[[], None]] = []
@@ -296,35 +346,6 @@ class Grower:
         if fade is not None:
             self._begin_fade(path, fade)
 
-    def _widen_optimizers(
-        self,
-        step: Step,
-        tensors: Mapping[str, torch.Tensor],
-        grown: Mapping[str, torch.Tensor],
-        cache: dict[Axis, Layout],
-    ) -> list[Callable[[], None]]:
-        """State tensors of a parameter's old shape get zeros for the new entries."""
-        undo: list[Callable[[], None]] = []
-        for optimizer in self.optimizers:
-            for name in grown:
-                parameter = tensors[name]
-                state = optimizer.state.get(parameter)
-                if not state:
-                    continue
-                spec = step.plan.groups.specs[name]
-                layouts = step.layouts(spec.axes, cache)
-                old_shape = spec.shape(step.before)
-                for key, value in list(state.items()):
-                    if isinstance(value, torch.Tensor) and tuple(value.shape) == old_shape:
-                        undo.append(lambda s=state, k=key, v=value: s.__setitem__(k, v))  # type: ignore[misc]
-                        state[key] = widen_constant(value, layouts, 0.0)
-                    elif isinstance(value, torch.Tensor) and value.dim() > 0:
-                        raise GrowthStepError(
-                            f"the optimizer's state '{key}' of '{name}' has shape {tuple(value.shape)}, not the parameter's "
-                            f"{old_shape}; it cannot be widened."
-                        )
-        return undo
-
     def _check_change(self, change: Verification, factors: Factors) -> None:
         """An unexplained change of the outputs means that something was grown wrongly: never let it pass."""
         if self.mode in ("paper", "constraint"):
@@ -333,8 +354,10 @@ class Grower:
         limit = 1e-2 if rescaled and self._has_eps_norms() else 1e3 * self.plan.groups.precision
         if not change.relative <= limit:
             raise GrowthStepError(
-                f"growing to stage {self.stage + 1} would change the outputs by {change.relative:.1e} (relative; allowed "
-                f"{limit:.0e}), so some layer does not follow its rule; model, optimizer and grower are as they were. Please "
+                f"growing to stage {self.stage + 1} would change the outputs by "
+                f"{change.relative:.1e} (relative; allowed "
+                f"{limit:.0e}), so some layer does not follow its rule; model, optimizer and "
+                "grower are as they were. Please "
                 "report the model, and freeze the layers concerned meanwhile."
             )
 
@@ -365,10 +388,15 @@ class Grower:
             listed = "; ".join(factors.violations[:4])
             notes.append(f"the rule '{self.mode}' cannot preserve the function here: {listed}")
         if self._fades:
-            notes.append(f"{len(self._fades)} norms fade their statistics in; call Grower.advance during the stage")
+            notes.append(
+                f"{len(self._fades)} norms fade their statistics in; call Grower.advance during "
+                "the stage"
+            )
         rescaled = {n: c for n, c in factors.tensors.items() if abs(c - 1) > 1e-12}
         if rescaled and self.mode == "preserving" and self._has_eps_norms():
-            notes.append("rescaled weights in front of norms: their ε makes the difference that is left")
+            notes.append(
+                "rescaled weights in front of norms: their ε makes the difference that is left"
+            )
         return GrowthReport(
             stage=self.stage,
             parameters_before=before_count,
@@ -389,25 +417,7 @@ def _setter(
 ) -> Callable[[], None]:
     def restore() -> None:
         tensor.grad = None
-        tensor.data = data
+        set_data(tensor, data)
         tensor.grad = gradient
 
     return restore
-
-
-_PLAIN = (int, float, str, bool, tuple, list, torch.Size, type(None))
-
-
-def _adopt_attributes(model: nn.Module, built: nn.Module) -> list[Callable[[], None]]:
-    """Takes over the plain attributes of a freshly built module of the same structure."""
-    undo: list[Callable[[], None]] = []
-    for path, fresh in built.named_modules():
-        module = model.get_submodule(path)
-        for name, value in vars(fresh).items():
-            if name.startswith("_") or name == "training" or not isinstance(value, _PLAIN):
-                continue
-            old = getattr(module, name, None)
-            if old != value:
-                undo.append(lambda m=module, n=name, v=old: setattr(m, n, v))  # type: ignore[misc]
-                setattr(module, name, value)
-    return undo

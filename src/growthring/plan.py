@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,13 +15,15 @@ from torch import nn
 from growthring.core.axes import layout, refs
 from growthring.core.variance import Role
 from growthring.errors import GrowthError, InputError, PlanError
+from growthring.graph.analysis import Build, Heads
 from growthring.graph.check import check_finite
-from growthring.graph.discover import Build, Heads, discover
+from growthring.graph.discover import discover
 from growthring.graph.groups import TensorSpec, WidthGroup, WidthGroups
 from growthring.graph.sizes import stage_widths, units
 from growthring.graph.skeleton import copy_with, empty_copy, follow_attributes, named_tensors
 from growthring.graph.trace import ExampleInputs, trace
 from growthring.schedule import width_fractions
+
 
 @dataclass(frozen=True)
 class Initial:
@@ -91,8 +94,9 @@ class Plan:
     def build_seed(self) -> nn.Module:
         """A new model of stage-0 width; the given model stays untouched.
 
-        Its tensors are the leading parts of the full model's, so the user's own initialiser (its distribution, its constants,
-        its zero rows) is kept; weights are multiplied by √(full fan-in / seed fan-in), as that initialiser would.
+        Its tensors are the leading parts of the full model's, so the user's own initialiser (its
+        distribution, its constants, its zero rows) is kept; weights are multiplied by √(full fan-in
+        / seed fan-in), as that initialiser would.
 
         >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
         >>> seed = plan(net, torch.zeros(1, 4), stages=3).build_seed()
@@ -127,7 +131,9 @@ class Plan:
         if spec.kind == "bias":
             # torch draws a layer's bias from the fan-in of its weight
             weight = self.groups.specs.get(spec.name.removesuffix("bias") + "weight")
-            return self._seed_gain(weight) if weight is not None and weight.kind == "weight" else 1.0
+            return (
+                self._seed_gain(weight) if weight is not None and weight.kind == "weight" else 1.0
+            )
         if spec.kind != "weight":
             return 1.0
         return math.sqrt(spec.fan_in(full) / spec.fan_in(first))
@@ -144,13 +150,23 @@ class Plan:
     def __str__(self) -> str:
         head = f"Plan: {self.groups.model_type} in {self.num_stages} stages"
         rows = [["stage", *map(str, range(self.num_stages))]]
-        rows += [[g.name, *map(str, self.widths(g.name))] for g in self.groups.growable]
+        alike: dict[tuple[int, ...], list[str]] = {}
+        for g in self.groups.growable:
+            alike.setdefault(tuple(self.widths(g.name)), []).append(g.name)
+        for widths, names in alike.items():
+            more = f" (+ {len(names) - 1} alike)" if len(names) > 1 else ""
+            rows.append([names[0] + more, *map(str, widths)])
         rows.append(
             ["parameters", *(f"{self.num_parameters(t):,}" for t in range(self.num_stages))]
         )
         columns = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = [
-            "  ".join([row[0].ljust(columns[0]), *(c.rjust(n) for c, n in zip(row[1:], columns[1:], strict=True))])
+            "  ".join(
+                [
+                    row[0].ljust(columns[0]),
+                    *(c.rjust(n) for c, n in zip(row[1:], columns[1:], strict=True)),
+                ]
+            )
             for row in rows
         ]
         return "\n".join([head, *lines, *(f"note: {note}" for note in self.notes)])
@@ -179,12 +195,14 @@ def plan(
         start: share of the full width at stage 0.
         growth: growth rate per stage (paper's p_c); None grows evenly to the full width.
         round_to: widths are rounded to multiples of this, and of each group's own unit.
-        widths: explicit widths per stage for some groups, by name or glob; the last must be the full width.
+        widths: explicit widths per stage for some groups, by name or glob; the last must be the
+            full width.
         freeze: names or globs of modules, parameters or groups that must not grow.
         heads: which factor of heads × head size grows, see `discover_width_groups`.
-        outputs: of a model output with named parts, those that must keep their shape, see `discover_width_groups`.
-        build: `build(widths by group name) -> module`, for a model whose code computes its shapes in a way that no
-            attribute can follow.
+        outputs: of a model output with named parts, those that must keep their shape, see
+            `discover_width_groups`.
+        build: `build(widths by group name) -> module`, for a model whose code computes its shapes
+            in a way that no attribute can follow.
 
     Returns:
         The plan; `print(plan)` shows it.
@@ -195,7 +213,10 @@ def plan(
     """
     fractions = width_fractions(stages, start, growth)
     if not isinstance(round_to, int) or round_to < 1:
-        raise PlanError(f"round_to={round_to!r}: widths are rounded to a multiple of a whole number, at least 1.")
+        raise PlanError(
+            f"round_to={round_to!r}: widths are rounded to a multiple of a whole number, at least "
+            "1."
+        )
 
     def at(groups: WidthGroups, fraction: float) -> dict[int, int]:
         full, growing = groups.full_widths, [g.key for g in groups.growable]
@@ -204,7 +225,13 @@ def plan(
         return full | stage_widths(groups.spans, full, growing, fraction, round_to)
 
     groups = discover(
-        model, example_inputs, freeze, heads, outputs, build, lambda groups: at(groups, fractions[0])
+        model,
+        example_inputs,
+        freeze,
+        heads,
+        outputs,
+        build,
+        lambda groups: at(groups, fractions[0]),
     )
     check_finite(model)
     steps = [at(groups, fraction) for fraction in fractions]
@@ -214,7 +241,9 @@ def plan(
             steps[t][groups[name].key] = width
     for t in range(1, stages):
         if steps[t] == steps[t - 1]:
-            notes.append(f"stage {t} has the widths of stage {t - 1}: the widths leave no room for a step.")
+            notes.append(
+                f"stage {t} has the widths of stage {t - 1}: the widths leave no room for a step."
+            )
     if widths is not None and build is None:
         _try_out(model, groups, steps[0], example_inputs)
     return Plan(
@@ -229,7 +258,9 @@ def plan(
     )
 
 
-def _try_out(model: nn.Module, groups: WidthGroups, widths: Mapping[int, int], inputs: ExampleInputs) -> None:
+def _try_out(
+    model: nn.Module, groups: WidthGroups, widths: Mapping[int, int], inputs: ExampleInputs
+) -> None:
     """Explicit widths may break sizes that the model's code relies on; runs a copy on fake tensors to see."""
     twin = empty_copy(model, groups.specs, groups.attributes, groups.full_widths, widths)
     try:
@@ -237,7 +268,8 @@ def _try_out(model: nn.Module, groups: WidthGroups, widths: Mapping[int, int], i
     except GrowthError as error:
         cause = str(error.__cause__ or error).strip().splitlines()[0]
         raise PlanError(
-            f"{type(model).__name__} does not run at the explicit widths of stage 0 ({cause}). Sizes that are equal in the "
+            f"{type(model).__name__} does not run at the explicit widths of stage 0 ({cause}). "
+            "Sizes that are equal in the "
             "full model may have to stay equal: give those groups the same widths."
         ) from error
 
@@ -258,7 +290,10 @@ def _rounding_notes(groups: WidthGroups, round_to: int) -> list[str]:
     for key, (_, unit) in units(groups.spans, groups.full_widths, growing, round_to).items():
         if unit > round_to:
             group = next(g for g in groups if g.key == key)
-            notes.append(f"'{group.name}' ({group.width}) steps in units of {unit} to fit the sizes it is tied to.")
+            notes.append(
+                f"'{group.name}' ({group.width}) steps in units of {unit} to fit the sizes it is "
+                "tied to."
+            )
     return notes
 
 
@@ -276,7 +311,9 @@ def _explicit(
             groups[pattern]  # raises, and lists the names
         for group in hits:
             if group.name in found:
-                raise PlanError(f"widths names the group '{group.name}' twice (again by '{pattern}').")
+                raise PlanError(
+                    f"widths names the group '{group.name}' twice (again by '{pattern}')."
+                )
             found[group.name] = _checked(group, list(values), stages)
     return found
 
@@ -284,16 +321,25 @@ def _explicit(
 def _checked(group: WidthGroup, values: Sequence[int], stages: int) -> Sequence[int]:
     where = f"widths['{group.name}'] = {list(values)}"
     if not group.grows and group.frozen is not None and any(v != group.width for v in values):
-        raise PlanError(f"{where}: this group is frozen ({group.frozen.text}) and keeps its width {group.width}.")
+        raise PlanError(
+            f"{where}: this group is frozen ({group.frozen.text}) and keeps its width "
+            f"{group.width}."
+        )
     if len(values) != stages:
         raise PlanError(f"{where}: {len(values)} widths for {stages} stages.")
     if any(not isinstance(v, int) or v < 1 for v in values):
         raise PlanError(f"{where}: widths are whole numbers, at least 1.")
-    for t, (a, b) in enumerate(zip(values, values[1:], strict=False)):
+    for t, (a, b) in enumerate(itertools.pairwise(values)):
         if b < a:
-            raise PlanError(f"{where}: shrinks from {a} to {b} at stage {t + 1}; a growing network only gains width.")
+            raise PlanError(
+                f"{where}: shrinks from {a} to {b} at stage {t + 1}; a growing network only gains "
+                "width."
+            )
     if values[-1] != group.width:
-        raise PlanError(f"{where}: must end at the full width {group.width}, so that the last stage is the given model.")
+        raise PlanError(
+            f"{where}: must end at the full width {group.width}, so that the last stage is the "
+            "given model."
+        )
     return values
 
 
@@ -305,11 +351,14 @@ def built(build: Build, widths: dict[str, int], tensors: Mapping[str, torch.Tens
     own = named_tensors(module)
     missing = sorted(set(tensors) ^ set(own))
     if missing:
-        raise InputError(f"build(widths) returned a module with other tensors than the model: {missing[:5]}.")
+        raise InputError(
+            f"build(widths) returned a module with other tensors than the model: {missing[:5]}."
+        )
     for name, tensor in tensors.items():
         if own[name].shape != tensor.shape:
             raise InputError(
-                f"build(widths) made '{name}' of shape {tuple(own[name].shape)} where {tuple(tensor.shape)} is needed "
+                f"build(widths) made '{name}' of shape {tuple(own[name].shape)} where "
+                f"{tuple(tensor.shape)} is needed "
                 f"for the widths {widths}."
             )
         own[name].data = tensor.to(own[name].device)

@@ -28,8 +28,10 @@ class GrowthReport:
         parameters_after: and after.
         groups: the groups that grew.
         factors: tensors whose old entries were rescaled, and by how much.
-        output_factors: the factor on each model output that the mode leaves (1 where the function is kept).
-        change: measured change of the outputs without symmetry-breaking noise; None if not measured.
+        output_factors: the factor on each model output that the mode leaves (1 where the function
+            is kept).
+        change: measured change of the outputs without symmetry-breaking noise; None if not
+            measured.
         change_with_noise: the same with it.
         seconds: time for growing, without measuring.
         measure_seconds: time for measuring.
@@ -68,7 +70,8 @@ class GrowthReport:
 
     def __str__(self) -> str:
         lines = [
-            f"stage {self.stage}: {self.parameters_before:,} -> {self.parameters_after:,} parameters in "
+            f"stage {self.stage}: {self.parameters_before:,} -> {self.parameters_after:,} "
+            "parameters in "
             f"{self.seconds:.3f} s"
         ]
         steps: dict[tuple[int, int], list[str]] = {}

@@ -21,7 +21,8 @@ class Verification:
     Attributes:
         absolute: largest absolute difference.
         relative: that, relative to the largest absolute output before.
-        scale: the factor on the outputs that explains most of the change (least squares; 1 if nothing changed).
+        scale: the factor on the outputs that explains most of the change (least squares; 1 if
+            nothing changed).
         relative_after_scale: what is left, relative, once that factor is taken out.
         same_argmax: whether the largest entry along the last axis is the same everywhere.
         num_outputs: number of tensors compared.
@@ -41,7 +42,9 @@ class Verification:
     def __str__(self) -> str:
         text = f"relative change {self.relative:.2e} (absolute {self.absolute:.2e})"
         if abs(self.scale - 1) > 1e-6:
-            text += f", factor {self.scale:.6g} on the outputs leaves {self.relative_after_scale:.2e}"
+            text += (
+                f", factor {self.scale:.6g} on the outputs leaves {self.relative_after_scale:.2e}"
+            )
         return text + ("" if self.same_argmax else ", argmax differs")
 
 
@@ -49,7 +52,8 @@ class Verification:
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Eval mode without gradients, and the mode of every module as it was afterwards.
 
-    Goes through `train()` on the way in and out: models that cache tensors in eval mode drop them there.
+    Goes through `train()` on the way in and out: models that cache tensors in eval mode drop them
+    there.
     """
     states = [(m, m.training) for m in model.modules()]
     try:

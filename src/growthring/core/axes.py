@@ -1,22 +1,25 @@
 """The structure of one tensor axis: which widths it is made of, and where new units land.
 
-An axis of a tensor is rarely just "the width". After a flatten a channel owns a block of H·W columns,
-a fused projection concatenates queries, keys and values, and each of those is heads × head size. An
-`Axis` writes this down:
+An axis of a tensor is rarely just "the width". After a flatten a channel owns a block of H·W
+columns, a fused projection concatenates queries, keys and values, and each of those is heads × head
+size. An `Axis` writes this down:
 
     Ref(g)              the width of group g itself
     Fixed(n)            n entries that never grow
     Product((a, b))     row-major product, a outer and b inner (heads × head size, channel × H·W)
     Concat((a, b))      segments one after the other
 
-A `Ref` carries a sign, its parity: along a growth, the two halves of a pair hold *equal* values where
-the sign is +1 (written units, V and V) and *opposite* ones where it is -1 (read units, +Z and -Z).
+A `Ref` carries a sign, its parity: along a growth, the two halves of a pair hold *equal* values
+where the sign is +1 (written units, V and V) and *opposite* ones where it is -1 (read units, +Z and
+-Z).
 
-`layout(axis, before, after)` says for each entry of the grown axis where it comes from (paper, eqs. 2-4).
+`layout(axis, before, after)` says for each entry of the grown axis where it comes from (paper, eqs.
+2-4).
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -73,8 +76,8 @@ def refs(axis: Axis) -> Iterator[Ref]:
 def negate(axis: Axis) -> Axis:
     """Flips the parity of every reference.
 
-    A product of pairs is negated by negating each factor: an entry that is new in one factor only is
-    paired along that factor, and one that is new in both carries the product of both signs.
+    A product of pairs is negated by negating each factor: an entry that is new in one factor only
+    is paired along that factor, and one that is new in both carries the product of both signs.
     """
     if isinstance(axis, Ref):
         return replace(axis, sign=-axis.sign)
@@ -105,10 +108,10 @@ class Layout:
 
     Attributes:
         source: index on the old axis, or -1 for a new entry.
-        partner: index (on the grown axis) of the entry whose random value this entry shares; itself for
-            an old entry, an unpaired one and the first half of a pair.
-        sign: factor on that shared value: 1 for old and written entries, ±1 for the halves of a read
-            pair, 0 for a read entry that has no partner.
+        partner: index (on the grown axis) of the entry whose random value this entry shares; itself
+            for an old entry, an unpaired one and the first half of a pair.
+        sign: factor on that shared value: 1 for old and written entries, ±1 for the halves of a
+            read pair, 0 for a read entry that has no partner.
     """
 
     source: torch.Tensor
@@ -139,8 +142,8 @@ class Layout:
 def layout(axis: Axis, before: Mapping[int, int], after: Mapping[int, int]) -> Layout:
     """Layout of an axis that grows from widths `before` to widths `after`.
 
-    Each group grows at its own end; its Δ new units are Δ//2 pairs `(j, j + Δ//2)`, and where Δ is odd the
-    last unit has no partner.
+    Each group grows at its own end; its Δ new units are Δ//2 pairs `(j, j + Δ//2)`, and where Δ is
+    odd the last unit has no partner.
 
     >>> layout(Ref(0, -1), {0: 2}, {0: 6}).sign.tolist()
     [1, 1, 1, 1, -1, -1]
@@ -199,8 +202,8 @@ def _product(outer: Layout, inner: Layout, old_inner: int) -> Layout:
 def rings(axis: Axis, history: Mapping[int, list[int]]) -> torch.Tensor:
     """Stage in which each entry of the axis was added, as a 1-d integer tensor.
 
-    `history[g]` lists the widths of group g at stages 0, 1, …. An entry made of several widths (head h, unit
-    d) is as young as its youngest part.
+    `history[g]` lists the widths of group g at stages 0, 1, …. An entry made of several widths
+    (head h, unit d) is as young as its youngest part.
 
     >>> rings(Ref(0), {0: [2, 4, 4, 5]}).tolist()
     [0, 0, 1, 1, 3]
@@ -209,7 +212,7 @@ def rings(axis: Axis, history: Mapping[int, list[int]]) -> torch.Tensor:
         return torch.zeros(axis.size, dtype=torch.int64)
     if isinstance(axis, Ref):
         widths = history[axis.group]
-        steps = [widths[0], *(b - a for a, b in zip(widths, widths[1:], strict=False))]
+        steps = [widths[0], *(b - a for a, b in itertools.pairwise(widths))]
         return torch.repeat_interleave(torch.arange(len(steps)), torch.tensor(steps))
     parts = [rings(part, history) for part in axis.parts]
     if isinstance(axis, Concat):

@@ -1,9 +1,9 @@
 """RingMap: which entries of each parameter each stage added.
 
-Ring k of a parameter is what stage k added: for a matrix an L-shape, for a vector a tail; ring 0 is the seed's block. With
-segments (heads, concatenations, flattens) a ring is scattered over the axis, so it is never stored as a slice: an entry's
-ring is the largest ring of its positions along the axes, and a position's ring follows from the widths that its group
-had at each stage.
+Ring k of a parameter is what stage k added: for a matrix an L-shape, for a vector a tail; ring 0 is
+the seed's block. With segments (heads, concatenations, flattens) a ring is scattered over the axis,
+so it is never stored as a slice: an entry's ring is the largest ring of its positions along the
+axes, and a position's ring follows from the widths that its group had at each stage.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ class RingMap:
         """Adds a stage with these widths."""
         for group, history in self._history.items():
             if widths[group] < history[-1]:
-                raise InputError(f"group {group} would shrink from {history[-1]} to {widths[group]}.")
+                raise InputError(
+                    f"group {group} would shrink from {history[-1]} to {widths[group]}."
+                )
             history.append(widths[group])
         self._cache.clear()
 
@@ -86,8 +88,8 @@ class RingMap:
     def sums(self, name: str, values: torch.Tensor) -> torch.Tensor:
         """Sum of `values` (of the tensor's shape) over each ring, without a mask per ring.
 
-        The axes are reduced one after the other to one row per ring, so the result is a small table of block sums whose
-        entry (r_1, …, r_n) belongs to ring max(r_i).
+        The axes are reduced one after the other to one row per ring, so the result is a small table
+        of block sums whose entry (r_1, …, r_n) belongs to ring max(r_i).
         """
         count = self.num_rings
         table = values
@@ -98,7 +100,9 @@ class RingMap:
         result = values.new_zeros(count)
         grids = torch.meshgrid(*[torch.arange(count)] * table.dim(), indexing="ij")
         if not grids:
-            return result.index_add_(0, torch.zeros(1, dtype=torch.int64, device=values.device), values.reshape(1))
+            return result.index_add_(
+                0, torch.zeros(1, dtype=torch.int64, device=values.device), values.reshape(1)
+            )
         youngest = torch.stack(grids).amax(0).flatten().to(values.device)
         return result.index_add_(0, youngest, table.flatten())
 

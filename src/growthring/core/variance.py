@@ -5,9 +5,10 @@
     hidden    √(C_t / C_{t+1})         1 / C_{t+1}
     output    C_t / C_{t+1}            1 / C_{t+1}²
 
-C is the fan-in of the layer. The paper's claim that rescaling leaves the function alone holds where a norm follows; in
-general each activation carries a scale s, a weight from g to h is multiplied by s_h / s_g, and operators restrict
-s (see `growthring.graph.scales` for the kinds of record). All scales here are natural logarithms.
+C is the fan-in of the layer. The paper's claim that rescaling leaves the function alone holds where
+a norm follows; in general each activation carries a scale s, a weight from g to h is multiplied by
+s_h / s_g, and operators restrict s (see `growthring.graph.scales` for the kinds of record). All
+scales here are natural logarithms.
 """
 
 from __future__ import annotations
@@ -109,7 +110,8 @@ class _Potentials:
         if root_a == root_b:
             if abs(off_a - off_b - distance) > _TOLERANCE:
                 raise ScaleConflict(
-                    f"{where} needs two different scales at once, so a factor that changes with width cannot be "
+                    f"{where} needs two different scales at once, so a factor that changes with "
+                    "width cannot be "
                     "compensated in the weights."
                 )
         elif root_a == self.find(self.one)[0]:
@@ -147,12 +149,15 @@ def _classes(records: Sequence[Record], count: int, ratios: Mapping[int, float])
             elif root_a == anchor:
                 nodes.join(r.output, r.inputs[1], off_a, r.where)
             elif root_a == root_b and nodes.find(r.output)[0] == anchor:
-                # One fused projection makes both factors: each takes half of what the product needs.
+                # One fused projection makes both factors: each takes half of what the product
+                # needs.
                 half = (nodes.find(r.output)[1] - nodes.find(one)[1] - off_a - off_b) / 2
                 nodes.join(root_a, one, half, r.where)
             else:
                 waiting.append(r)
-        if len(waiting) == len(products):  # neither factor is settled: keep the second one at scale 1
+        if len(waiting) == len(
+            products
+        ):  # neither factor is settled: keep the second one at scale 1
             nodes.join(waiting[0].inputs[1], one, 0.0, waiting[0].where)
         products = waiting
     return nodes
@@ -166,8 +171,8 @@ def preserve(
 ) -> Factors:
     """Rescales as far as a consistent assignment of scales exists, with s = 1 at the outputs.
 
-    A weight either gets its target factor, or keeps c = 1, or (where the model's code multiplies by a factor that
-    changes with width, as 1/√d_head does) the factor that compensates it.
+    A weight either gets its target factor, or keeps c = 1, or (where the model's code multiplies by
+    a factor that changes with width, as 1/√d_head does) the factor that compensates it.
 
     Args:
         records: what the model's operators do to scales, in order.
@@ -210,7 +215,8 @@ def preserve(
                     break
                 if not agrees:
                     raise ScaleConflict(
-                        f"parameter '{name}' is used twice and would need two different factors, so a factor that "
+                        f"parameter '{name}' is used twice and would need two different factors, "
+                        "so a factor that "
                         "changes with width cannot be compensated in the weights."
                     )
         if clash is None:
@@ -229,8 +235,9 @@ def forward(
 ) -> Factors:
     """Applies the targets to the letter (modes `paper`, `constraint`) and follows the scales to the outputs.
 
-    Where two scales meet that differ, or a scale meets an operator that needs 1, the function changes; those places are
-    listed in `violations`. Biases and running statistics follow the scale of the activation they belong to.
+    Where two scales meet that differ, or a scale meets an operator that needs 1, the function
+    changes; those places are listed in `violations`. Biases and running statistics follow the scale
+    of the activation they belong to.
     """
     forced = preserve(records, count, {}, ratios).tensors
     scales = [0.0] * count

@@ -6,7 +6,8 @@ For a weight with written axis o and read axis i:
     W'[old, new] = +Z on first halves, -Z on second     the new units cancel in what they write to
     W'[new,   :] =  V on both halves                    new units come in equal pairs
 
-A unit without a partner is read with weight 0. Along an axis of odd parity (keys of attention) the halves of V are opposite.
+A unit without a partner is read with weight 0. Along an axis of odd parity (keys of attention) the
+halves of V are opposite.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def _is_run(positions: torch.Tensor) -> bool:
 
 
 def _put(target: torch.Tensor, axis: int, positions: torch.Tensor, values: torch.Tensor) -> None:
-    """target[…, positions, …] = values."""
+    """Writes values to target[…, positions, …]."""
     if _is_run(positions):
         target.narrow(axis, int(positions[0]), len(positions)).copy_(values)
     elif len(positions):
@@ -47,10 +48,12 @@ def normal(
     return drawn.normal_(0.0, std, generator=generator).to(like)
 
 
-def place_old(old: torch.Tensor, new: torch.Tensor, layouts: Sequence[Layout], factor: float) -> None:
+def place_old(
+    old: torch.Tensor, new: torch.Tensor, layouts: Sequence[Layout], factor: float
+) -> None:
     """Writes `factor · old` into the old entries of `new`."""
     scaled = old * factor if factor != 1.0 else old
-    block, scattered = _old_block(new, [i for i, l in enumerate(layouts) if l.grows], layouts)
+    block, scattered = _old_block(new, [i for i, lay in enumerate(layouts) if lay.grows], layouts)
     _scatter(block, scaled, scattered, layouts)
 
 
@@ -71,7 +74,7 @@ def _old_block(
 def _scatter(
     target: torch.Tensor, source: torch.Tensor, axes: Sequence[int], layouts: Sequence[Layout]
 ) -> None:
-    """target at the old positions of `axes` = source."""
+    """Target at the old positions of `axes` = source."""
     if not axes:
         target.copy_(source)
     elif len(axes) == 1:
@@ -91,7 +94,7 @@ def widen_constant(
     >>> widen_constant(torch.ones(2), [layout(Ref(0), {0: 2}, {0: 4})], 0.0).tolist()
     [1.0, 1.0, 0.0, 0.0]
     """
-    new = old.new_full([len(l.source) for l in layouts], value)
+    new = old.new_full([len(lay.source) for lay in layouts], value)
     place_old(old, new, layouts, factor)
     return new
 
@@ -120,9 +123,9 @@ def widen_paired(
     >>> bool(w[0, 1] == -w[0, 2]), bool((w[1] == w[2]).all())
     (True, True)
     """
-    new = old.new_empty([len(l.source) for l in layouts])
-    written = [i for i, l in enumerate(layouts) if l.grows and i not in read]
-    reading = [i for i, l in enumerate(layouts) if l.grows and i in read]
+    new = old.new_empty([len(lay.source) for lay in layouts])
+    written = [i for i, lay in enumerate(layouts) if lay.grows and i not in read]
+    reading = [i for i, lay in enumerate(layouts) if lay.grows and i in read]
     if written:  # V
         if len(written) == 1:
             (i,) = written
@@ -193,11 +196,12 @@ def break_symmetry(
 ) -> bool:
     """Adds noise to second halves of written pairs, in place; True if the function cannot have changed.
 
-    Where the tensor also reads new pairs, the noise is +N on the first and -N on the second half of those, which hold
+    Where the tensor also reads new pairs, the noise is +N on the first and -N on the second half of
+    those, which hold
     equal values: the pair of weights differs and its outputs do not.
     """
-    written = [i for i, l in enumerate(layouts) if l.grows and i not in read]
-    reading = [i for i, l in enumerate(layouts) if l.grows and i in read]
+    written = [i for i, lay in enumerate(layouts) if lay.grows and i not in read]
+    reading = [i for i, lay in enumerate(layouts) if lay.grows and i in read]
     if len(written) != 1 or std == 0.0:
         return True
     (o,) = written

@@ -19,36 +19,42 @@ def check_model(model: nn.Module) -> None:
     kind = type(model).__name__
     if hasattr(model, "_orig_mod"):
         raise UnsupportedModelError(
-            "the model is already compiled: its graph is fixed to the present widths. Grow the plain model "
+            "the model is already compiled: its graph is fixed to the present widths. Grow the "
+            "plain model "
             "(model._orig_mod) and call torch.compile after each growth."
         )
     if isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
         raise UnsupportedModelError(
-            f"the model is wrapped in {kind}, which holds buckets of the present shapes. Grow the plain model "
+            f"the model is wrapped in {kind}, which holds buckets of the present shapes. Grow the "
+            "plain model "
             "(model.module) and wrap it again after each growth."
         )
     if type(model).__module__.startswith("torch.jit") or isinstance(model, torch.jit.ScriptModule):
         raise UnsupportedModelError(
-            f"the model is a {kind}: scripted code is fixed to its shapes. Grow the Python module and script it afterwards."
+            f"the model is a {kind}: scripted code is fixed to its shapes. Grow the Python module "
+            "and script it afterwards."
         )
     for path, module in model.named_modules():
         source = type(module).__module__
         if "quantized" in source.split(".") or source.startswith(("bitsandbytes", "torchao")):
             raise UnsupportedModelError(
-                f"'{path}' is a quantised {type(module).__name__}: packed weights cannot be widened. Grow the float "
+                f"'{path}' is a quantised {type(module).__name__}: packed weights cannot be "
+                "widened. Grow the float "
                 "model and quantise the result."
             )
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         if isinstance(tensor, (UninitializedParameter, UninitializedTensorMixin)):
             raise UnsupportedModelError(
-                f"parameter '{name}' is lazy: its shape is not known yet. Run the model once on an example input first."
+                f"parameter '{name}' is lazy: its shape is not known yet. Run the model once on "
+                "an example input first."
             )
         if tensor.is_quantized or (
             isinstance(tensor, nn.Parameter)
             and not (tensor.is_floating_point() or tensor.is_complex())
         ):
             raise UnsupportedModelError(
-                f"parameter '{name}' holds {tensor.dtype} numbers: quantised weights cannot be widened. Grow the float "
+                f"parameter '{name}' holds {tensor.dtype} numbers: quantised weights cannot be "
+                "widened. Grow the float "
                 "model and quantise the result."
             )
         if tensor.is_sparse or tensor.layout is not torch.strided:
@@ -65,7 +71,8 @@ def check_inputs(model: nn.Module, example_inputs: ExampleInputs) -> None:
     for tensor in tensors:
         if devices and tensor.device.type not in devices:
             raise InputError(
-                f"an example input is on {tensor.device}, the model on {', '.join(sorted(devices))}. "
+                f"an example input is on {tensor.device}, the model on "
+                f"{', '.join(sorted(devices))}. "
                 "Move one of them."
             )
 
@@ -86,11 +93,13 @@ def check_finite(model: nn.Module) -> None:
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         if tensor.device.type == "meta":
             raise UnsupportedModelError(
-                f"'{name}' is on the meta device and has no values, so neither its deviation nor its entries can be used. "
+                f"'{name}' is on the meta device and has no values, so neither its deviation nor "
+                "its entries can be used. "
                 "Materialise the model (model.to_empty(device=…), then initialise it) first."
             )
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             raise InputError(
-                f"'{name}' holds values that are not finite; growing would spread them. Restore the weights from "
+                f"'{name}' holds values that are not finite; growing would spread them. Restore "
+                "the weights from "
                 "before they diverged."
             )

@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-import fnmatch
-import functools
+import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Literal
 
 from torch import nn
 
-from growthring.core.axes import Axis, Concat, Product, Ref, refs
 from growthring.core.variance import ScaleConflict, preserve
-from growthring.errors import InputError, TraceError, UnsupportedModelError, WidthGroupError
+from growthring.errors import InputError, TraceError, UnsupportedModelError
+from growthring.graph.analysis import Analysis, Build, Heads, Sizes
 from growthring.graph.check import check_inputs, check_model
-from growthring.graph.fit import Fit, Probe, fit, recheck
-from growthring.graph.groups import Member, TensorSpec, WidthGroup, WidthGroups, describe
+from growthring.graph.fit import Fit, fit, recheck
+from growthring.graph.groups import WidthGroups
 from growthring.graph.laws import log_ratios
-from growthring.graph.recognise import NormFormula, collapse_norms, recognise_norms
-from growthring.graph.rules import Walk
-from growthring.graph.scales import Scales
-from growthring.graph.skeleton import copy_with, handled_attributes, named_tensors
-from growthring.graph.sizes import spans_of, stage_widths
+from growthring.graph.recognise import collapse_norms, recognise_norms
+from growthring.graph.skeleton import copy_with, named_tensors
 from growthring.graph.trace import ExampleInputs, Trace, trace
-from growthring.graph.unify import Reason, Unifier
-
-Heads = Literal["auto", "size", "count"]
-Build = Callable[[dict[str, int]], nn.Module]
+from growthring.graph.unify import Reason
 
 
 def discover_width_groups(
@@ -40,18 +31,20 @@ def discover_width_groups(
 ) -> WidthGroups:
     """Finds which axes of a model's tensors share a width, and which of those widths can grow.
 
-    The unmodified model is traced; each operator's rule joins axes, and a resized copy is traced to settle whether
-    the model's own code follows. Nothing is computed and nothing of the model changes.
+    The unmodified model is traced; each operator's rule joins axes, and a resized copy is traced to
+    settle whether the model's own code follows. Nothing is computed and nothing of the model
+    changes.
 
     Args:
         model: any `nn.Module`.
         example_inputs: a tensor, a tuple of positional arguments or a dict of keyword arguments.
         freeze: names or globs of modules, parameters or groups whose written widths must not grow.
-        heads: where an axis is a product (heads × head size, groups × channels) one factor grows: "size" the inner
-            one, "count" the outer one, "auto" the larger one that can.
-        outputs: of a model output with named parts (a transformers one, say), the parts to keep; others, such as hidden
-            states, may grow. By default all of them keep their shape.
-        build: `build(widths by group name) -> module`, where attributes cannot make the model's code follow.
+        heads: where an axis is a product (heads × head size, groups × channels) one factor grows:
+            "size" the inner one, "count" the outer one, "auto" the larger one that can.
+        outputs: of a model output with named parts (a transformers one, say), the parts to keep;
+            others, such as hidden states, may grow. By default all of them keep their shape.
+        build: `build(widths by group name) -> module`, where attributes cannot make the model's
+            code follow.
 
     Returns:
         The groups, growable ones first.
@@ -84,10 +77,11 @@ def discover(
     traces, modes = _traces(model, example_inputs, outputs)
     norms = recognise_norms(model, traces[0])
     traces = [collapse_norms(t, norms) for t in traces]
-    analysis = _Analysis(model, traces, norms, patterns, heads)
+    analysis = Analysis(model, traces, norms, patterns, heads)
     result, tied = Fit(dict(analysis.attributes())), False
     while growing := analysis.choose():
-        # First with equal sizes set apart; code that relies on them being equal fails, and gets them equal.
+        # First with equal sizes set apart; code that relies on them being equal fails, and gets
+        # them equal.
         for tied in (False, True):
             probe = analysis.probe(example_inputs, modes, outputs, growing, tied, build)
             result = fit(probe, analysis.attributes())
@@ -95,7 +89,7 @@ def discover(
                 break
         blocked = result
         if not blocked.blocked and trial_widths is not None:
-            small = _Sizes(analysis.unifier)
+            small = Sizes(analysis.unifier)
             small.update(trial_widths(analysis.result(result, tied)))
             blocked = recheck(analysis.at(probe, small, build), result)
         if blocked.blocked and build is not None:
@@ -120,12 +114,11 @@ def _traces(
 ) -> tuple[list[Trace], list[bool]]:
     """The eval-mode trace, and the train-mode one where only that reaches every parameter (auxiliary heads).
 
-    A copy that shares the tensors is traced: what its code leaves on itself (caches) is thrown away with it.
+    A copy that shares the tensors is traced: what its code leaves on itself (caches) is thrown away
+    with it.
     """
-    try:
+    with contextlib.suppress(UnsupportedModelError):
         model = copy_with(model, {n: t.detach() for n, t in named_tensors(model).items()})
-    except UnsupportedModelError:
-        pass
     try:
         first = trace(model, inputs, watch=True, outputs=outputs)
     except TraceError:  # perhaps only because its attributes were watched
@@ -140,286 +133,3 @@ def _traces(
     if missing <= missing - set(second.parameters.values()):
         return [first], [False]
     return [first, second], [False, True]
-
-
-class _Analysis:
-    """The traces of a model under one unifier, and the choice of what grows."""
-
-    def __init__(
-        self,
-        model: nn.Module,
-        traces: Sequence[Trace],
-        norms: Mapping[str, NormFormula],
-        patterns: Sequence[str],
-        heads: Heads,
-    ) -> None:
-        self.model, self.norms, self.heads = model, norms, heads
-        self.unifier, self.scales = Unifier(), Scales()
-        self.walks: list[Walk] = []
-        first_op = 0
-        for t in traces:
-            walk = Walk(self.unifier, self.scales, t, first_op)
-            walk.run()
-            self.walks.append(walk)
-            first_op += len(t.ops)
-        self.passed_over: dict[int, Reason] = {}
-        self._join_uses()
-        self._freeze_buffers()
-        self._freeze_named(patterns)
-
-    def _join_uses(self) -> None:
-        """Several uses of one tensor have one structure; reading and writing it makes it tied."""
-        self.tied: set[str] = set()
-        for walk in self.walks:
-            for a, b, where in walk.ties:
-                self.unifier.tie(a, b, where)
-        self.uses = {}
-        for walk in self.walks:
-            for name, uses in walk.uses.items():
-                self.uses.setdefault(name, []).extend(uses)
-        for name, (first, *others) in self.uses.items():
-            for other in others:
-                for i, (a, b) in enumerate(zip(first.axes, other.axes, strict=True)):
-                    agree = self.unifier.tie(a, b, f"the second use of '{name}'")
-                    if agree:
-                        continue
-                    if (i in first.read) != (i in other.read):
-                        self.tied.add(name)
-                    else:
-                        text = f"'{name}' is used in two ways whose pairs cannot both cancel"
-                        self.unifier.freeze([a], Reason("parity", text))
-
-    def _freeze_buffers(self) -> None:
-        for name, (use, *_) in self.uses.items():
-            if use.kind == "buffer":
-                text = f"buffer '{name}' spans it, and nobody knows the values of new entries"
-                self.unifier.freeze(use.axes, Reason("buffer", text))
-
-    def _freeze_named(self, patterns: Sequence[str]) -> None:
-        names = {g.name: g for g in self._groups(self._specs())}
-        for pattern in patterns:
-            if not isinstance(pattern, str):
-                raise InputError(f"freeze takes names and globs, not {type(pattern).__name__}.")
-            reason = Reason("user", f"freeze='{pattern}'")
-            hit = [g for n, g in names.items() if fnmatch.fnmatchcase(n, pattern)]
-            self.unifier.freeze([Ref(g.key) for g in hit], reason)
-            found = bool(hit)
-            for name, (use, *_) in self.uses.items():
-                parts = name.split(".")
-                prefixes = [".".join(parts[:k]) for k in range(1, len(parts) + 1)]
-                if any(fnmatch.fnmatchcase(p, pattern) for p in prefixes):
-                    found = True
-                    axes = [a for i, a in enumerate(use.axes) if i not in use.read]
-                    self.unifier.freeze(axes, reason)
-            modules = (n for n, _ in self.model.named_modules())
-            if not found and not any(fnmatch.fnmatchcase(n, pattern) for n in modules):
-                raise InputError(
-                    f"freeze='{pattern}' matches no module, parameter or width group of "
-                    f"{type(self.model).__name__}. 'growthring inspect' lists the names."
-                )
-
-    def _specs(self) -> dict[str, TensorSpec]:
-        parameters = dict(self.model.named_parameters())
-        specs = {}
-        for name, uses in self.uses.items():
-            first = uses[0]
-            kinds = [u.kind for u in uses]
-            kind = "weight" if "weight" in kinds else first.kind
-            specs[name] = TensorSpec(
-                name,
-                tuple(self._absolute(self.unifier.resolve(a)) for a in first.axes),
-                frozenset(set.intersection(*(u.read for u in uses))),
-                frozenset().union(*(u.kernel for u in uses)),
-                kind,
-                name in parameters,
-                name in self.tied,
-                frozenset().union(*(u.zero_rows for u in uses)),
-            )
-        return specs
-
-    def _absolute(self, axis: Axis) -> Axis:
-        if isinstance(axis, Ref):
-            return replace(axis, sign=axis.sign * self.unifier.orientation(axis.group))
-        if isinstance(axis, (Product, Concat)):
-            return type(axis)(tuple(self._absolute(part) for part in axis.parts))
-        return axis
-
-    def choose(self) -> list[int]:
-        """The groups that grow: unfrozen, and one factor of each product."""
-        specs = self._specs()
-        keys = {ref.group for s in specs.values() for axis in s.axes for ref in refs(axis)}
-        self.passed_over = {}
-        products = [p for s in specs.values() for axis in s.axes for p in _products(axis)]
-        settled: set[int] = set()  # widths that grow in some product for lack of another choice
-        for product in products:
-            live = self._live_factors(product)
-            if len(live) == 1:
-                settled.update(r.group for r in live[0][1])
-        for product in products:
-            self._choose_factor(product, settled)
-        return sorted(k for k in keys if self.frozen(k) is None)
-
-    def frozen(self, group: int) -> Reason | None:
-        """Why a width does not grow; one passed over for the other factor of a product may be chosen later."""
-        return self.unifier.frozen(group) or self.passed_over.get(group)
-
-    def _live_factors(self, product: Product) -> list[tuple[int, list[Ref]]]:
-        parts = [
-            [r for r in refs(part) if self.frozen(r.group) is None] for part in product.parts
-        ]
-        return [(i, group) for i, group in enumerate(parts) if group]
-
-    def _choose_factor(self, product: Product, settled: set[int]) -> None:
-        live = self._live_factors(product)
-        if len(live) < 2:
-            return
-        preferred = [item for item in live if any(r.group in settled for r in item[1])]
-        sizes = {i: self.unifier.size(product.parts[i]) for i, _ in live}
-        if preferred:
-            keep = preferred[0][0]
-        elif self.heads == "auto":
-            keep = max(live, key=lambda item: (sizes[item[0]], item[0]))[0]
-        else:
-            keep = live[-1][0] if self.heads == "size" else live[0][0]
-        for i, group in live:
-            if i != keep:
-                text = f"the other factor of this axis ({sizes[keep]} wide) grows instead"
-                for ref in group:
-                    self.passed_over[ref.group] = Reason("factor", text)
-
-    def attributes(self) -> dict[tuple[str, str], tuple[Axis, ...]]:
-        """Attributes known from operator rules and from handlers."""
-        found: dict[tuple[str, str], tuple[Axis, ...]] = {}
-        for walk in self.walks:
-            for key, axes in walk.attributes.items():
-                found[key] = tuple(self.unifier.resolve(a) for a in axes)
-        return found | dict(handled_attributes(self.model, self._specs()))
-
-    def probe(
-        self,
-        inputs: ExampleInputs,
-        modes: Sequence[bool],
-        outputs: Sequence[str] | None,
-        growing: Sequence[int],
-        tied: bool,
-        build: Build | None,
-    ) -> Probe:
-        """The widths to try the model's code at: about half; untied, what equals a product is set apart from it."""
-        specs = self._specs()
-        keys = {ref.group for s in specs.values() for axis in s.axes for ref in refs(axis)}
-        full = _Sizes(self.unifier)
-        full.update({k: self.unifier.size(Ref(k)) for k in keys})
-        small = _Sizes(self.unifier)
-        small.update(full)
-        spans = spans_of(specs.values(), growing)
-        if tied:
-            small.update(stage_widths(spans, full, growing, 0.5, 1))
-        else:
-            factors = {r.group for axis in spans if isinstance(axis, Product) for r in refs(axis)}
-            for fraction, chosen in ((0.5, factors), (0.75, set(growing) - factors)):
-                small.update(stage_widths((), full, [g for g in growing if g in chosen], fraction, 1))
-        probe = Probe(
-            self.model, inputs, outputs, self.walks, modes, self.norms, specs, full, small
-        )
-        return self.at(probe, small, build)
-
-    def at(self, probe: Probe, small: Mapping[int, int], build: Build | None) -> Probe:
-        """The same probe at other widths."""
-        make = None
-        if build is not None:
-            named = {g.name: small[g.key] for g in self._groups(probe.specs) if g.grows}
-            make = functools.partial(build, named)
-        return replace(probe, small=small, build=make)
-
-    def _groups(self, specs: Mapping[str, TensorSpec]) -> list[WidthGroup]:
-        members: dict[int, list[tuple[str, int, str, Axis]]] = {}
-        for spec in specs.values():
-            for i, axis in enumerate(spec.axes):
-                for ref in dict.fromkeys(r.group for r in refs(axis)):
-                    role = "reads" if i in spec.read else "writes"
-                    if spec.kind in ("bias", "gain", "mean", "variance", "buffer"):
-                        role = "shares"
-                    members.setdefault(ref, []).append((spec.name, i, role, axis))
-        # Widths that nothing can make grow are named last, so that the others get the plain names.
-        last = ("input", "output", "operator", "fixed", "buffer")
-        reasons = {key: self.unifier.frozen(key) for key in members}
-        order = sorted(members, key=lambda k: getattr(reasons[k], "kind", "") in last)
-        members = {key: members[key] for key in order}
-        names = _group_names(members)
-        groups = []
-        for key, found in members.items():
-            listed = tuple(
-                Member(n, i, r, describe(a, key, self.unifier.size)) for n, i, r, a in found
-            )
-            width = self.unifier.size(Ref(key))
-            groups.append(WidthGroup(key, names[key], width, listed, self.frozen(key)))
-        return sorted(groups, key=lambda g: not g.grows)
-
-    def result(self, fitted: Fit, tied: bool) -> WidthGroups:
-        """The finished groups; raises if nothing can grow."""
-        self.choose()
-        specs = self._specs()
-        groups = self._groups(specs)
-        walks = self.walks
-        unknown = {n: m for w in walks for n, m in w.unknown.items()}
-        growing = [g.key for g in groups if g.grows]
-        if not growing:
-            reasons = dict.fromkeys(
-                f"{g.name} ({g.width}): {g.frozen.text}" for g in groups if g.frozen is not None
-            )
-            listed = "\n  ".join(list(reasons)[:12]) or "it has no parameters"
-            raise WidthGroupError(
-                f"nothing in {type(self.model).__name__} can grow. Its widths and why each is frozen:\n  {listed}"
-            )
-        statistics = [
-            replace(s, axis=self.unifier.resolve(s.axis)) for w in walks for s in w.statistics
-        ]
-        unique = {(s.module, s.names): s for s in statistics}
-        return WidthGroups(
-            type(self.model).__name__,
-            tuple(groups),
-            {n: specs[n] for n in named_tensors(self.model) if n in specs},
-            tuple(self.scales.records),
-            self.scales.count,
-            tuple(unique.values()),
-            self.norms,
-            fitted.attributes or self.attributes(),
-            fitted.laws,
-            tuple(spans_of(specs.values(), growing)) if tied else (),
-            max(w.trace.precision for w in walks),
-            unknown,
-        )
-
-
-class _Sizes(dict[int, int]):
-    """Widths by group; one that belongs to no tensor has its traced size."""
-
-    def __init__(self, unifier: Unifier) -> None:
-        super().__init__()
-        self._unifier = unifier
-
-    def __missing__(self, key: int) -> int:
-        return self._unifier.size(Ref(key))
-
-
-def _products(axis: Axis) -> Iterable[Product]:
-    if isinstance(axis, Product):
-        yield axis
-    if isinstance(axis, (Product, Concat)):
-        for part in axis.parts:
-            yield from _products(part)
-
-
-def _group_names(members: Mapping[int, Sequence[tuple[str, int, str, Any]]]) -> dict[int, str]:
-    """Each group is named after the module of the first tensor that writes it (reads it: with `.in`)."""
-    names: dict[int, str] = {}
-    taken: dict[str, int] = {}
-    for key, found in members.items():
-        written = [m for m in found if m[2] == "writes"]
-        tensor, _, role, _ = (written or found)[0]
-        module, _, leaf = tensor.rpartition(".")
-        base = module if leaf in ("weight", "bias") and module else tensor
-        base = base if role != "reads" else f"{base}.in"
-        taken[base] = taken.get(base, 0) + 1
-        names[key] = base if taken[base] == 1 else f"{base}/{taken[base]}"
-    return names

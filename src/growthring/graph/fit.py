@@ -1,10 +1,11 @@
 """Settles, by running a resized copy on fake tensors, whether a model's own code can follow new widths.
 
-The forward pass of a model holds sizes of its own: `view(b, t, self.num_heads, -1)`, `split(self.split_size)`,
-`x / math.sqrt(self.head_dim)`. A copy at other widths is traced; it must run the same operators on tensors of exactly the
-shapes that the axes predict. Where it fails, attributes of the failing module that hold a size which should have changed are
-tried, one at a time, as long as the trace gets further. What still fails is frozen, with the reason. Factors that change
-with a width are explained by a law (∝ width^±½, ±1) or refused.
+The forward pass of a model holds sizes of its own: `view(b, t, self.num_heads, -1)`,
+`split(self.split_size)`, `x / math.sqrt(self.head_dim)`. A copy at other widths is traced; it must
+run the same operators on tensors of exactly the shapes that the axes predict. Where it fails,
+attributes of the failing module that hold a size which should have changed are tried, one at a
+time, as long as the trace gets further. What still fails is frozen, with the reason. Factors that
+change with a width are explained by a law (∝ width^±½, ±1) or refused.
 """
 
 from __future__ import annotations
@@ -25,7 +26,13 @@ from growthring.graph.rules.walk import Walk
 from growthring.graph.skeleton import Attributes, empty_copy, owner
 from growthring.graph.trace import ExampleInputs, Op, Trace, Value, trace
 
-_SCALED = ("aten.mul", "aten.div", "aten.scaled_dot_product_attention", "aten.baddbmm", "aten.addmm")
+_SCALED = (
+    "aten.mul",
+    "aten.div",
+    "aten.scaled_dot_product_attention",
+    "aten.baddbmm",
+    "aten.addmm",
+)
 _POWERS = (-0.5, 0.5, -1.0, 1.0)
 _MOST_TRIALS = 40
 _NUMBER = re.compile(r"\d+")
@@ -78,8 +85,9 @@ class Probe:
 def fit(probe: Probe, attributes: Attributes) -> Fit:
     """Finds the attributes with which a resized copy runs as predicted, or says what blocks it.
 
-    First everything that the code reads and that holds a changing size follows; then only what cannot be mistaken for
-    an unchanging size; then one attribute at a time is added, as long as the trace gets further.
+    First everything that the code reads and that holds a changing size follows; then only what
+    cannot be mistaken for an unchanging size; then one attribute at a time is added, as long as the
+    trace gets further.
     """
     certain, doubtful = _read_sizes(probe) if probe.build is None else ({}, {})
     known = dict(attributes)
@@ -185,7 +193,12 @@ def _compare(probe: Probe, walk: Walk, found: Trace, laws: dict[int, Law]) -> _F
         progress = (1, i, 0)
 
         def failure(text: str, op: Op = op, progress: tuple[int, int, int] = progress) -> _Failure:
-            axes = [a for v in (*op.inputs(), *op.outputs) if v in walk.infos for a in probe.axes(walk, v)]
+            axes = [
+                a
+                for v in (*op.inputs(), *op.outputs)
+                if v in walk.infos
+                for a in probe.axes(walk, v)
+            ]
             return _Failure(progress, op.module, text, tuple(axes))
 
         if op.name != twin.name:
@@ -196,9 +209,13 @@ def _compare(probe: Probe, walk: Walk, found: Trace, laws: dict[int, Law]) -> _F
                 text = f"{op.where()} computes a shape by itself: {other.shape} where {wanted} is needed"
                 return failure(text)
         if not _explained(probe, walk, op, twin, walk.first_op + i, laws):
-            return failure(f"{op.where()} uses a number that changes with a width in an unknown way")
+            return failure(
+                f"{op.where()} uses a number that changes with a width in an unknown way"
+            )
     if len(walk.trace.ops) != len(found.ops):
-        return _Failure((1, len(found.ops), 0), "", "at another width the model runs other operators")
+        return _Failure(
+            (1, len(found.ops), 0), "", "at another width the model runs other operators"
+        )
     return None
 
 
@@ -228,9 +245,7 @@ def _explained(
     if base in ("aten.baddbmm", "aten.addmm"):
         old, new = ([float(o.kwargs.get("alpha", 1))] for o in (op, twin))
     if base in ("aten.mul", "aten.div") and len(list(op.inputs())) == 1:
-        old, new = (
-            [float(a) for a in o.args if isinstance(a, (int, float))] for o in (op, twin)
-        )
+        old, new = ([float(a) for a in o.args if isinstance(a, (int, float))] for o in (op, twin))
     if old == new:
         return True
     if base not in _SCALED or len(old) != 1 or len(new) != 1 or old[0] * new[0] <= 0:
@@ -274,7 +289,8 @@ def _candidates(
 ) -> Iterator[dict[tuple[str, str], tuple[Axis, ...]]]:
     """Attributes worth trying: those of the failing module that were read, then of its parents.
 
-    The same attribute of every module of that class is tried together: a stack of layers fails as one.
+    The same attribute of every module of that class is tried together: a stack of layers fails as
+    one.
     """
     path = failure.module
     while True:

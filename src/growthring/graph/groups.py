@@ -22,7 +22,8 @@ class TensorSpec:
     Attributes:
         name: qualified name, a tied parameter under its first name.
         axes: structure of each axis; the sign of a reference is the parity of pairs along it.
-        read: the axes that its operator contracts over; new units of the *other* axes may read freely.
+        read: the axes that its operator contracts over; new units of the *other* axes may read
+            freely.
         kernel: the axes that slide over space.
         kind: weight, bias, gain, table, mean, variance, buffer or direct.
         is_parameter: False for a buffer.
@@ -52,8 +53,8 @@ class TensorSpec:
 class Member:
     """One axis of one tensor in a group.
 
-    `role` is "writes", "reads" or "shares" (biases, gains, statistics); `structure` shows where the group's width `w`
-    sits on the axis.
+    `role` is "writes", "reads" or "shares" (biases, gains, statistics); `structure` shows where the
+    group's width `w` sits on the axis.
     """
 
     tensor: str
@@ -143,9 +144,7 @@ class WidthGroups(Sequence[WidthGroup]):
                 if group.name == item:
                     return group
             names = ", ".join(g.name for g in self.groups if g.grows) or "none"
-            raise WidthGroupError(
-                f"there is no width group '{item}'. Growable groups: {names}."
-            )
+            raise WidthGroupError(f"there is no width group '{item}'. Growable groups: {names}.")
         return self.groups[item]
 
     @property
@@ -171,7 +170,9 @@ class WidthGroups(Sequence[WidthGroup]):
                     "name": g.name,
                     "width": g.width,
                     "grows": g.grows,
-                    "frozen": None if g.frozen is None else {"kind": g.frozen.kind, "reason": g.frozen.text},
+                    "frozen": None
+                    if g.frozen is None
+                    else {"kind": g.frozen.kind, "reason": g.frozen.text},
                     "members": [vars(m) for m in g.members],
                 }
                 for g in self.groups

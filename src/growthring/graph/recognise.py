@@ -1,7 +1,8 @@
 """Recognises modules that compute a layer norm or RMS norm by hand (LlamaRMSNorm, T5LayerNorm, …).
 
-A mean over a growing axis cannot be preserved in general, but a norm's can: its statistics fade in. Whether a module *is*
-such a norm is settled by running it on random numbers beside the formula, not by its name.
+A mean over a growing axis cannot be preserved in general, but a norm's can: its statistics fade in.
+Whether a module *is* such a norm is settled by running it on random numbers beside the formula, not
+by its name.
 """
 
 from __future__ import annotations
@@ -14,8 +15,21 @@ from torch import nn
 
 from growthring.graph.trace import Op, Trace, Value
 
-_STATISTICS = ("aten.mean", "aten.var", "aten.var_mean", "aten.linalg_vector_norm", "aten.sum", "aten.norm")
-_CASTS = ("aten.to.", "aten._to_copy", "aten.alias", "aten.contiguous", "aten._assert_tensor_metadata")
+_STATISTICS = (
+    "aten.mean",
+    "aten.var",
+    "aten.var_mean",
+    "aten.linalg_vector_norm",
+    "aten.sum",
+    "aten.norm",
+)
+_CASTS = (
+    "aten.to.",
+    "aten._to_copy",
+    "aten.alias",
+    "aten.contiguous",
+    "aten._assert_tensor_metadata",
+)
 
 
 @dataclass(frozen=True)
@@ -113,7 +127,8 @@ def collapse_norms(trace: Trace, norms: dict[str, NormFormula]) -> Trace:
         while j < len(trace.ops) and trace.ops[j].call == op.call:
             j += 1
         while trace.ops[i].name.startswith(_CASTS):
-            # A cast that changes nothing returns its input, which the residual stream goes on using.
+            # A cast that changes nothing returns its input, which the residual stream goes on
+            # using.
             ops.append(trace.ops[i])
             i += 1
         ops.append(_collapse(trace, trace.ops[i:j], norms[op.module].centred))

@@ -1,7 +1,8 @@
 """How a rescaled weight travels: the activation scales of a traced model (method of variance transfer).
 
-Think of each activation as multiplied by a scale s. A weight from g to h multiplied by s_h / s_g, a bias by s_h: that
-is the same function as long as every operator in between passes s on. Each rule records what its operator does:
+Think of each activation as multiplied by a scale s. A weight from g to h multiplied by s_h / s_g, a
+bias by s_h: that is the same function as long as every operator in between passes s on. Each rule
+records what its operator does:
 
     carry     inputs and output share one scale (ReLU, pooling, add, cat, reshape)
     demand    every input must have s = 1 (GELU, softmax, a plain constant); the output has s = 1

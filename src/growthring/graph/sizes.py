@@ -1,8 +1,9 @@
 """Widths that fit together: groups step in units of their own, and equal sizes stay equal.
 
-Model code often relies on two sizes being the same number (`view(b, t, self.n_head, c // self.n_head)` needs the residual
-width to be heads × head size). So everything that is equally large in the full model, a width by itself or a product with one
-growing factor, is kept equally large at every stage.
+Model code often relies on two sizes being the same number (`view(b, t, self.n_head, c //
+self.n_head)` needs the residual width to be heads × head size). So everything that is equally large
+in the full model, a width by itself or a product with one growing factor, is kept equally large at
+every stage.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ def units(
 ) -> dict[int, tuple[int, int]]:
     """Group -> (size of what it is measured in, step of that size).
 
-    A head size of 64 in 8 heads is measured as 512 in steps of 8 · round_to, together with a residual width of 512.
+    A head size of 64 in 8 heads is measured as 512 in steps of 8 · round_to, together with a
+    residual width of 512.
     """
     live = sorted(growing)
     parent = {g: g for g in live}

@@ -1,7 +1,7 @@
 """Resized copies of a model: new tensors, followed attributes, everything else as it was.
 
-A copy is made by `copy.deepcopy` with the tensors already in its memo, so no weight is ever copied, tied
-parameters stay tied, and the user's module classes are kept.
+A copy is made by `copy.deepcopy` with the tensors already in its memo, so no weight is ever copied,
+tied parameters stay tied, and the user's module classes are kept.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _HANDLERS: dict[type[nn.Module], AttributeHandler] = {}
 def register_attributes(*types: type[nn.Module]) -> Callable[[AttributeHandler], AttributeHandler]:
     """Registers which attributes of a module type hold sizes.
 
-    The handler gets the module and the specs of its own tensors (by the name within the module) and returns, for
+    The handler gets the module and the specs of its own tensors (by the name within the module) and
+    returns, for
     each attribute, the axes whose sizes it holds: one axis for an int, several for a tuple.
 
     >>> class Scaled(nn.Linear):
@@ -76,6 +77,19 @@ def named_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
     return dict(model.named_parameters()) | dict(model.named_buffers())
 
 
+def set_data(tensor: torch.Tensor, data: torch.Tensor) -> None:
+    """Gives a tensor other data, perhaps of another shape; the object stays the same.
+
+    A graph that is still alive (a loss that was kept) keeps the parameter's gradient accumulator, and that
+    remembers the old shape. torch drops the accumulator when the *type* of the data changes, so the
+    way there leads through another type.
+    """
+    if tensor.shape != data.shape and tensor.requires_grad:
+        other = torch.float64 if data.dtype != torch.float64 else torch.float32
+        tensor.data = torch.empty(0, dtype=other, device=data.device)
+    tensor.data = data
+
+
 def copy_with(model: nn.Module, tensors: Mapping[str, torch.Tensor]) -> nn.Module:
     """A deep copy of the model in which the named parameters and buffers are the given tensors."""
     memo: dict[int, Any] = {}
@@ -90,8 +104,10 @@ def copy_with(model: nn.Module, tensors: Mapping[str, torch.Tensor]) -> nn.Modul
         return copy.deepcopy(model, memo)
     except Exception as error:
         raise UnsupportedModelError(
-            f"{type(model).__name__} cannot be copied ({type(error).__name__}: {error}), so no seed can be cut out of "
-            "it. Remove what cannot be deep-copied (open files, locks, captured graphs), or pass build=."
+            f"{type(model).__name__} cannot be copied ({type(error).__name__}: {error}), so no "
+            "seed can be cut out of "
+            "it. Remove what cannot be deep-copied (open files, locks, captured graphs), or pass "
+            "build=."
         ) from error
 
 
@@ -112,7 +128,8 @@ def follow_attributes(
 ) -> list[Callable[[], None]]:
     """Sets the attributes that hold sizes; returns what undoes it.
 
-    An attribute that does not hold the size it should at widths `before` is left alone: it means something else.
+    An attribute that does not hold the size it should at widths `before` is left alone: it means
+    something else.
     """
     undo: list[Callable[[], None]] = []
     for (path, name), axes in attributes.items():
@@ -150,3 +167,21 @@ def empty_copy(
     twin = copy_with(model, tensors)
     follow_attributes(twin, attributes, before, after)
     return twin
+
+
+_PLAIN = (int, float, str, bool, tuple, list, torch.Size, type(None))
+
+
+def adopt_attributes(model: nn.Module, built: nn.Module) -> list[Callable[[], None]]:
+    """Takes over the plain attributes of a freshly built module of the same structure."""
+    undo: list[Callable[[], None]] = []
+    for path, fresh in built.named_modules():
+        module = model.get_submodule(path)
+        for name, value in vars(fresh).items():
+            if name.startswith("_") or name == "training" or not isinstance(value, _PLAIN):
+                continue
+            old = getattr(module, name, None)
+            if old != value:
+                undo.append(lambda m=module, n=name, v=old: setattr(m, n, v))  # type: ignore[misc]
+                setattr(module, name, value)
+    return undo

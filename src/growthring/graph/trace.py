@@ -1,8 +1,9 @@
 """A model and example inputs -> a flat list of ATen operators on values of known shape.
 
-`torch.export` (non-strict) runs the unmodified forward pass on fake tensors, so nothing is computed and no
-memory is spent; it keeps operators at the level of `aten.linear` or `aten.layer_norm`, where one rule each
-says what happens to axes. Sub-graphs (`torch.no_grad` blocks) are inlined, lists of tensors taken apart.
+`torch.export` (non-strict) runs the unmodified forward pass on fake tensors, so nothing is computed
+and no memory is spent; it keeps operators at the level of `aten.linear` or `aten.layer_norm`, where
+one rule each says what happens to axes. Sub-graphs (`torch.no_grad` blocks) are inlined, lists of
+tensors taken apart.
 """
 
 from __future__ import annotations
@@ -112,7 +113,8 @@ def split_inputs(example_inputs: ExampleInputs) -> tuple[tuple[Any, ...], dict[s
     if isinstance(example_inputs, Sequence) and not isinstance(example_inputs, (str, bytes)):
         return tuple(example_inputs), {}
     raise InputError(
-        f"example_inputs is a {type(example_inputs).__name__}; pass a tensor, a tuple of positional arguments "
+        f"example_inputs is a {type(example_inputs).__name__}; pass a tensor, a tuple of "
+        "positional arguments "
         "or a dict of keyword arguments, as for one call of the model."
     )
 
@@ -120,20 +122,26 @@ def split_inputs(example_inputs: ExampleInputs) -> tuple[tuple[Any, ...], dict[s
 def output_tensors(output: Any, names: Sequence[str] | None = None) -> list[torch.Tensor]:
     """All tensors of a model's output, in order: containers, dataclasses and plain objects are opened.
 
-    Key-value caches (classes derived from one named `Cache`) are left out: they are working memory, not a
-    result, and their shapes may grow.
+    Key-value caches (classes derived from one named `Cache`) are left out: they are working memory,
+    not a result, and their shapes may grow.
 
     Args:
         output: what the model returned.
-        names: of an output with named parts, only these; by-products such as hidden states may grow.
+        names: of an output with named parts, only these; by-products such as hidden states may
+            grow.
     """
     if names is not None:
         parts = output if isinstance(output, Mapping) else getattr(output, "__dict__", {})
         missing = [name for name in names if name not in parts]
         if missing:
             raise InputError(
-                f"outputs={list(names)}: the model's output is a {type(output).__name__} without '{missing[0]}'"
-                + (f"; it has {', '.join(map(str, parts))}." if parts else " and without named parts.")
+                f"outputs={list(names)}: the model's output is a {type(output).__name__} without "
+                f"'{missing[0]}'"
+                + (
+                    f"; it has {', '.join(map(str, parts))}."
+                    if parts
+                    else " and without named parts."
+                )
             )
         output = [parts[name] for name in names]
     found: list[torch.Tensor] = []
@@ -142,9 +150,12 @@ def output_tensors(output: Any, names: Sequence[str] | None = None) -> list[torc
     def visit(item: Any) -> None:
         if isinstance(item, torch.Tensor):
             found.append(item)
-        elif item is None or isinstance(item, (str, bytes, int, float, complex, bool, type)):
-            return
-        elif id(item) in seen or any(c.__name__ == "Cache" for c in type(item).__mro__):
+        elif (
+            item is None
+            or isinstance(item, (str, bytes, int, float, complex, bool, type))
+            or id(item) in seen
+            or any(c.__name__ == "Cache" for c in type(item).__mro__)
+        ):
             return
         else:
             seen.add(id(item))
@@ -208,7 +219,8 @@ def _quiet() -> Iterator[None]:
 def _watch(model: nn.Module, reads: set[tuple[str, str]]) -> Iterator[None]:
     """Notes which whole numbers the code of the model's modules reads from their attributes.
 
-    Each watched object is lent a subclass of its own class for the time being. Modules of torch itself are left
+    Each watched object is lent a subclass of its own class for the time being. Modules of torch
+    itself are left
     alone: rules and handlers know their attributes.
     """
     classes: dict[type, type] = {}
@@ -303,17 +315,21 @@ def _explain(model: nn.Module, args: Any, kwargs: Any, error: Exception) -> Exce
     except Exception as own:
         own_line = (str(own).strip().splitlines() or [type(own).__name__])[0]
         return InputError(
-            f"the model's own forward pass fails on the example inputs: {type(own).__name__}: {own_line}. "
+            f"the model's own forward pass fails on the example inputs: {type(own).__name__}: "
+            f"{own_line}. "
             "Pass inputs of the shape, type and device that the model is trained on."
         )
     if "data-dependent" in str(error) or "DataDependent" in type(error).__name__:
         return TraceError(
-            f"the forward pass of {type(model).__name__} branches on the values of tensors, so its operators are "
-            f"not the same for every input and width groups cannot be proven ({first_line}). Move the branch out "
+            f"the forward pass of {type(model).__name__} branches on the values of tensors, so "
+            "its operators are "
+            f"not the same for every input and width groups cannot be proven ({first_line}). Move "
+            "the branch out "
             "of forward, or express it with torch.where."
         )
     return TraceError(
-        f"torch.export cannot trace {type(model).__name__}: {type(error).__name__}: {first_line}. Growing needs a "
+        f"torch.export cannot trace {type(model).__name__}: {type(error).__name__}: {first_line}. "
+        "Growing needs a "
         "forward pass made of tensor operators; what torch.export refuses cannot be analysed."
     )
 
@@ -404,7 +420,7 @@ def _run(gm: torch.fx.GraphModule, env: dict[torch.fx.Node, Any], result: Trace)
             env[node] = args[0][args[1]]
         elif sub := next((a for a in args if isinstance(a, torch.fx.GraphModule)), None):
             holders = [n for n in sub.graph.nodes if n.op == "placeholder"]
-            given = [a for a in args[list(args).index(sub) + 1 :]]
+            given = args[list(args).index(sub) + 1 :]
             inner = dict(zip(holders, given, strict=False))
             env[node] = _run(sub, inner, result)
             if isinstance(env[node], tuple) and len(env[node]) == 1:

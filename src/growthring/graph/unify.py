@@ -1,9 +1,10 @@
 """Unification of axes: the union-find that turns operator rules into width groups.
 
-Every axis of every parameter starts as a variable of known size. Operator rules state that two axes are
-the same (`same`), that they are the two sides of a contraction (`opposite`: pairs must cancel, so one side
-holds equal halves and the other opposite ones), that an axis splits into factors or segments, or that it must
-keep its size (`freeze`). A variable is replaced by a structure as soon as an operator reveals one. What cannot be
+Every axis of every parameter starts as a variable of known size. Operator rules state that two axes
+are the same (`same`), that they are the two sides of a contraction (`opposite`: pairs must cancel,
+so one side holds equal halves and the other opposite ones), that an axis splits into factors or
+segments, or that it must keep its size (`freeze`). A variable is replaced by a structure as soon as
+an operator reveals one. What cannot be
 reconciled is frozen with the reason: frozen axes never change, so any operator is safe on them.
 """
 
@@ -56,8 +57,8 @@ class Unifier:
     def resolve(self, axis: Axis) -> Axis:
         """The axis with every known replacement made, in normal form.
 
-        Normal form: no product inside a product or concat inside a concat, neighbouring fixed parts merged,
-        a leading concat of a product distributed over it.
+        Normal form: no product inside a product or concat inside a concat, neighbouring fixed parts
+        merged, a leading concat of a product distributed over it.
         """
         if isinstance(axis, Fixed):
             return axis
@@ -98,7 +99,8 @@ class Unifier:
     def tie(self, a: Axis, b: Axis, reason: str) -> bool:
         """States that two axes have one structure, of whatever relative parity. True if parities agree.
 
-        Two uses of one parameter need this: a tied embedding is written by one and read by the other.
+        Two uses of one parameter need this: a tied embedding is written by one and read by the
+        other.
         """
         clashes: list[Ref] = []
         try:
@@ -138,7 +140,9 @@ class Unifier:
 
     def _orient(self, group: int, sign: int, reason: str) -> None:
         if self._oriented.setdefault(group, sign) != sign:
-            text = f"{reason} needs equal halves of a pair where another operator needs opposite ones"
+            text = (
+                f"{reason} needs equal halves of a pair where another operator needs opposite ones"
+            )
             self._frozen.setdefault(group, Reason("parity", text))
 
     def _bind(self, ref: Ref, axis: Axis, reason: str) -> None:

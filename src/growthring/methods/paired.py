@@ -102,7 +102,9 @@ def _grow_stat(
     """Running statistics of a rescaled input: mean · s; variance so that (s²σ² + ε-correction) is exact in eval mode."""
     if scale != 1.0:
         square = scale * scale
-        old = old * scale if spec.kind == "mean" else (square * old - (1 - square) * eps).clamp_min(0)
+        old = (
+            old * scale if spec.kind == "mean" else (square * old - (1 - square) * eps).clamp_min(0)
+        )
     return widen_constant(old, layouts, _DEFAULTS[spec.kind])
 
 

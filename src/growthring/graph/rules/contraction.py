@@ -110,7 +110,7 @@ def _matmul_axes(walk: Walk, a: Info, b: Info, out: Value) -> list[Axis]:
 
 @register_rule("aten.addmm", "aten.baddbmm", "aten.addmv")
 def addmm(walk: Walk, op: Op) -> None:
-    """bias + a · b."""
+    """Bias + a · b."""
     bias, a, b = (walk.info(v) for v in op.args[:3])
     out = op.outputs[0]
     axes = _matmul_axes(walk, a, b, out)
@@ -166,7 +166,8 @@ def einsum(walk: Walk, op: Op) -> None:
 def attention(walk: Walk, op: Op) -> None:
     """softmax(scale · q kᵀ + mask) v over q[…, h, t, d], k[…, h, s, d], v[…, h, s, e].
 
-    New query dims come as (a, a) and new key dims as (b, -b), which is the contraction's opposite parity.
+    New query dims come as (a, a) and new key dims as (b, -b), which is the contraction's opposite
+    parity.
     """
     q, k, v = (walk.info(value) for value in op.args[:3])
     mask = op.args[3] if len(op.args) > 3 else op.kwargs.get("attn_mask")

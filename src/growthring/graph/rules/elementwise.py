@@ -32,7 +32,8 @@ def broadcast(walk: Walk, out: Value, infos: Sequence[Info]) -> tuple[list[Axis]
     """Joins the axes of operands as broadcasting does.
 
     Returns:
-        The output's axes, and for each operand which output axes it spans itself (rather than being repeated).
+        The output's axes, and for each operand which output axes it spans itself (rather than being
+        repeated).
     """
     ndim = len(out.shape)
     axes: list[Axis] = [Fixed(1)] * ndim
@@ -100,7 +101,9 @@ def multiply(walk: Walk, op: Op) -> None:
     axes, spans = broadcast(walk, out, infos)
     constant = all(i.constant for i in infos)
     if len(infos) == 1:
-        if isinstance(op.args[0], Value):  # x · number, x / number: the number may change with a width
+        if isinstance(
+            op.args[0], Value
+        ):  # x · number, x / number: the number may change with a width
             scale = walk.scales.fresh()
             walk.scales.add("scalar", (infos[0].scale,), scale, where=walk.where(), op=walk.index)
             walk.set(out, axes, scale, infos[0], infos[0].source or None, constant)
@@ -111,7 +114,7 @@ def multiply(walk: Walk, op: Op) -> None:
     a, b = infos[0], infos[-1]
     divides = "div" in op.name
     for d, axis in enumerate(axes):
-        if spans[0][d] and spans[-1][d] or (divides and spans[-1][d]):
+        if (spans[0][d] and spans[-1][d]) or (divides and spans[-1][d]):
             walk.even([axis])
     if divides:
         walk.scales.add("demand", (b.scale,), None, where=walk.where())
@@ -121,7 +124,9 @@ def multiply(walk: Walk, op: Op) -> None:
     walk.set(out, axes, scale, constant=constant)
 
 
-@register_rule("aten.maximum", "aten.minimum", "aten.max.other", "aten.min.other", "aten.where", "aten.fmax")
+@register_rule(
+    "aten.maximum", "aten.minimum", "aten.max.other", "aten.min.other", "aten.where", "aten.fmax"
+)
 def choose(walk: Walk, op: Op) -> None:
     """Picks one of its operands entry by entry: they must share a scale."""
     infos = [walk.info(v) for v in op.inputs()]
@@ -130,7 +135,9 @@ def choose(walk: Walk, op: Op) -> None:
     walk.even(axes)
     moving = infos[1:] if op.name.startswith("aten.where") else infos
     numbers = [a for a in op.args if isinstance(a, (int, float)) and a != 0 and not math.isinf(a)]
-    walk.scales.add("demand", (infos[0].scale,), None, where=walk.where()) if moving is not infos else None
+    walk.scales.add(
+        "demand", (infos[0].scale,), None, where=walk.where()
+    ) if moving is not infos else None
     scale = walk.demand(*moving) if numbers or not moving else walk.carry(*moving)
     walk.set(out, axes, scale, constant=all(i.constant for i in infos))
 
@@ -164,7 +171,7 @@ def prelu(walk: Walk, op: Op) -> None:
 
 @register_rule("aten.glu")
 def glu(walk: Walk, op: Op) -> None:
-    """a · sigmoid(b) for the two halves of an axis."""
+    """A · sigmoid(b) for the two halves of an axis."""
     x, out = walk.info(op.args[0]), op.outputs[0]
     dim = (op.args[1] if len(op.args) > 1 else op.kwargs.get("dim", -1)) % len(x.axes)
     a, b = walk.cut(x.axes[dim], out.shape[dim])

@@ -26,7 +26,12 @@ def _affine(walk: Walk, weight: Any, bias: Any, axis: Axis, scale: int) -> int:
     return gained
 
 
-@register_rule("aten.batch_norm", "aten.instance_norm", "aten.native_batch_norm", "aten._native_batch_norm_legit")
+@register_rule(
+    "aten.batch_norm",
+    "aten.instance_norm",
+    "aten.native_batch_norm",
+    "aten._native_batch_norm_legit",
+)
 def batch_norm(walk: Walk, op: Op) -> None:
     """Statistics per channel (axis 1) over everything else."""
     x = walk.info(op.args[0])
@@ -64,7 +69,9 @@ def layer_norm(walk: Walk, op: Op) -> None:
         walk.freeze(x.axes[-len(shape) :], "takes statistics over it together with other axes")
         for value in (weight, bias):
             if isinstance(value, Value):
-                walk.freeze(walk.info(value).axes, "takes statistics over it together with other axes")
+                walk.freeze(
+                    walk.info(value).axes, "takes statistics over it together with other axes"
+                )
         walk.set(op.outputs[0], x.axes, walk.demand())
         return
     _faded(walk, op, weight, bias, "rms_norm" if is_rms else "layer_norm")

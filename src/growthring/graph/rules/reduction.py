@@ -34,7 +34,13 @@ def reduce(walk: Walk, op: Op) -> None:
     base = ".".join(op.name.split(".")[:2])
     position = 2 if base in ("aten.norm", "aten.linalg_vector_norm") else 1
     given = op.args[position] if len(op.args) > position else op.kwargs.get("dim")
-    if op.name.endswith(".default") and base in (*_LINEAR, "aten.max", "aten.min", "aten.any", "aten.all"):
+    if op.name.endswith(".default") and base in (
+        *_LINEAR,
+        "aten.max",
+        "aten.min",
+        "aten.any",
+        "aten.all",
+    ):
         given = None
     if isinstance(given, bool):  # var(x, unbiased)
         given = None
@@ -59,7 +65,9 @@ def along(walk: Walk, op: Op) -> None:
     """Works along one axis, which keeps its size; the others pass."""
     x = walk.info(op.args[0])
     given = op.args[1] if len(op.args) > 1 else op.kwargs.get("dim", -1)
-    dim = (given if isinstance(given, int) and not isinstance(given, bool) else -1) % max(len(x.axes), 1)
+    dim = (given if isinstance(given, int) and not isinstance(given, bool) else -1) % max(
+        len(x.axes), 1
+    )
     if x.axes:
         walk.freeze([x.axes[dim]], "combines its entries")
     walk.even(x.axes)

@@ -18,8 +18,9 @@ _RULES: dict[str, Rule] = {}
 def register_rule(*names: str) -> Callable[[Rule], Rule]:
     """Registers an axis rule for operators, by name without overload (`"aten.relu"`, `"mylib.my_op"`) or with it.
 
-    The rule gets the `Walk` and the `Op`; it reads `walk.info(value)`, states facts (`walk.same`, `walk.contract`,
-    `walk.freeze`, …) and must call `walk.set` for every output. In-place variants (`aten.relu_`) share the rule.
+    The rule gets the `Walk` and the `Op`; it reads `walk.info(value)`, states facts (`walk.same`,
+    `walk.contract`, `walk.freeze`, …) and must call `walk.set` for every output. In-place variants
+    (`aten.relu_`) share the rule.
 
     >>> @register_rule("mylib.swish")
     ... def swish(walk, op):
@@ -51,7 +52,8 @@ class Use:
         axes: its axes, as this use sees them.
         read: indices of the axes that the operator contracts over.
         kernel: indices of the axes that it slides over space; with `read` they make the fan-in.
-        kind: what a new entry is filled with: weight, bias, gain, table, mean, variance, buffer or direct.
+        kind: what a new entry is filled with: weight, bias, gain, table, mean, variance, buffer or
+            direct.
         zero_rows: rows of a table that stay zero (the padding token).
     """
 
@@ -73,8 +75,9 @@ class Info:
         use: the parameter this is a rearrangement of, if it is one.
         source: for each axis, the axis of that parameter that it comes from, or None.
         constant: does not depend on any parameter or model input of growing width.
-        stack: where an axis of a few entries will be taken apart by select or unbind: (its index, the other
-            axes of each slice). Fused projections stack queries, keys and values, which differ in parity.
+        stack: where an axis of a few entries will be taken apart by select or unbind: (its index,
+            the other axes of each slice). Fused projections stack queries, keys and values, which
+            differ in parity.
     """
 
     axes: tuple[Axis, ...]
@@ -195,8 +198,8 @@ class Walk:
     def contract(self, a: Info, i: int, b: Info, j: int) -> None:
         """Axis i of a is summed against axis j of b."""
         self.unifier.opposite(a.axes[i], b.axes[j], self.where())
-        # New units of the other axes of a weight may read new units freely; between two weights one side keeps the
-        # strict form.
+        # New units of the other axes of a weight may read new units freely; between two weights one
+        # side keeps the strict form.
         for info, axis in ((a, i), (b, j)):
             if info.use is not None and info.source[axis] is not None:
                 if info.axes[axis] == info.use.axes[info.source[axis] or 0]:
@@ -263,9 +266,7 @@ class Walk:
         """Gives an output its axes; `like` and `source` keep track of rearranged parameters."""
         assert len(axes) == len(value.shape), f"{self.op.name}: {len(axes)} axes for {value.shape}"
         use = like.use if like is not None and source is not None else None
-        self.infos[value] = Info(
-            tuple(axes), scale, use, tuple(source or ()), constant, stack
-        )
+        self.infos[value] = Info(tuple(axes), scale, use, tuple(source or ()), constant, stack)
 
     def fixed(self, value: Value) -> tuple[Axis, ...]:
         """Axes that do not grow, of the shape of a value."""

@@ -1,0 +1,1 @@
+"""What growth does to optimizers."""
