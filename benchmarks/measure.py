@@ -111,7 +111,7 @@ def shares(
     for part, functions in parts.items():
         cumulative, calls = 0.0, 0
         for (file, _, function), (_, n, _, cum, _) in stats.stats.items():  # type: ignore[attr-defined]
-            if any(file.endswith(f) and name in function for f, name in functions):
+            if any(file.endswith(f) and name == function for f, name in functions):
                 cumulative, calls = cumulative + cum, calls + n
         found[part] = (cumulative / total, calls)
     found["the rest"] = (1 - sum(share for share, _ in found.values()), 0)

@@ -122,7 +122,7 @@ def formula_of(module: nn.Module, recognised: NormFormula | None) -> NormFormula
 
 def begin(module: nn.Module, fade: Fade, recognised: NormFormula | None) -> None:
     """Replaces the module's forward on the instance."""
-    module.forward = FadedForward(module, fade, formula_of(module, recognised))  # type: ignore[method-assign]
+    module.forward = FadedForward(module, fade, formula_of(module, recognised))
 
 
 def end(module: nn.Module) -> None:

@@ -127,56 +127,39 @@ class Grower:
             plan, plan.stage_widths[self.stage], plan.stage_widths[self.stage + 1], self.mode
         )
         tensors = named_tensors(self.model)
-        before_count = sum(p.numel() for p in self.model.parameters())
+        num_before = sum(p.numel() for p in self.model.parameters())
         cache: dict[Axis, Layout] = {}
         generator_state = self.generator.get_state()
         undo: list[Callable[[], None]] = []
-        reference: list[torch.Tensor] = []
-        measured = 0.0
+        outputs = _Outputs(self.model, plan)
+        exact = noisy = None
         try:
             factors = transfer(step, tensors)
             grown = grow_tensors(step, tensors, factors, self.generator, cache)
-            if measure:
-                measured -= time.perf_counter()
-                reference = outputs_of(self.model, plan.example_inputs, plan.outputs)
-                measured += time.perf_counter()
+            before = outputs() if measure else []
             undo += self._install(step, tensors, grown, cache)
-            exact = noisy = None
             if measure:
-                measured -= time.perf_counter()
-                exact = compare(
-                    reference, outputs_of(self.model, plan.example_inputs, plan.outputs)
-                )
-                measured += time.perf_counter()
+                exact = noisy = compare(before, outputs())
                 self._check_change(exact, factors)
             if self.noise:
                 for name, value in add_noise(step, grown, self.noise, self.generator, cache):
                     tensors[name].data = value
-            if measure:
-                noisy = exact
-                if self.noise:
-                    measured -= time.perf_counter()
-                    noisy = compare(
-                        reference, outputs_of(self.model, plan.example_inputs, plan.outputs)
-                    )
-                    measured += time.perf_counter()
+                if measure:
+                    noisy = compare(before, outputs())
         except BaseException as error:
             for action in reversed(undo):
                 action()
             self.generator.set_state(generator_state)
-            if isinstance(error, GrowthError) or not isinstance(error, Exception):
-                raise
-            raise GrowthStepError(
-                f"growing to stage {self.stage + 1} failed ({type(error).__name__}: {error}); "
-                "model, optimizer and grower "
-                "are as they were."
-            ) from error
+            if isinstance(error, Exception) and not isinstance(error, GrowthError):
+                raise GrowthStepError(
+                    f"growing to stage {self.stage + 1} failed ({type(error).__name__}: {error}); model, "
+                    "optimizer and grower are as they were."
+                ) from error
+            raise
         self.stage += 1
         self.rings.append(step.after)
-        if self.is_full and not self._fades:
-            self.finish()
-        seconds = time.perf_counter() - started - measured
-        return self._report(step, before_count, factors, exact, noisy, seconds, measured)
+        seconds = time.perf_counter() - started - outputs.seconds
+        return self._report(step, num_before, factors, exact, noisy, seconds, outputs.seconds)
 
     def advance(self, progress: float) -> None:
         """Tells how much of the present stage is done (0 to 1), so that faded statistics come in.
@@ -205,7 +188,10 @@ class Grower:
         return {path: fade.progress for path, fade in self._fades.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything growth needs to remember: stage, rings, fades, generator. The model's own state_dict stays plain."""
+        """What growth needs to remember: stage, rings, fades, generator.
+
+        The model's own state_dict stays plain; save both.
+        """
         return {
             "stage": self.stage,
             "rings": self.rings.state_dict(),
@@ -371,7 +357,7 @@ class Grower:
     def _report(
         self,
         step: Step,
-        before_count: int,
+        num_before: int,
         factors: Factors,
         exact: Verification | None,
         noisy: Verification | None,
@@ -399,7 +385,7 @@ class Grower:
             )
         return GrowthReport(
             stage=self.stage,
-            parameters_before=before_count,
+            parameters_before=num_before,
             parameters_after=sum(p.numel() for p in self.model.parameters()),
             groups=tuple(groups),
             factors=rescaled,
@@ -410,6 +396,19 @@ class Grower:
             measure_seconds=measured,
             notes=tuple(notes),
         )
+
+
+class _Outputs:
+    """Runs the model on the plan's example inputs, and keeps the time it takes."""
+
+    def __init__(self, model: nn.Module, plan: Plan) -> None:
+        self.model, self.plan, self.seconds = model, plan, 0.0
+
+    def __call__(self) -> list[torch.Tensor]:
+        started = time.perf_counter()
+        result = outputs_of(self.model, self.plan.example_inputs, self.plan.outputs)
+        self.seconds += time.perf_counter() - started
+        return result
 
 
 def _setter(

@@ -67,12 +67,21 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = was
 
 
+@contextlib.contextmanager
+def _fixed_random(model: nn.Module) -> Iterator[None]:
+    """One fixed seed inside, the random state as it was afterwards: a model may draw numbers in forward."""
+    devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
+    with torch.random.fork_rng(devices=sorted(d.index or 0 for d in devices)):
+        torch.manual_seed(0)
+        yield
+
+
 def outputs_of(
     model: nn.Module, inputs: ExampleInputs, names: Sequence[str] | None = None
 ) -> list[torch.Tensor]:
     """The tensors that a model returns in eval mode, without gradients."""
     args, kwargs = split_inputs(inputs)
-    with evaluating(model):
+    with evaluating(model), _fixed_random(model):
         return [t.detach().clone() for t in output_tensors(model(*args, **kwargs), names)]
 
 

@@ -155,9 +155,8 @@ def _classes(records: Sequence[Record], count: int, ratios: Mapping[int, float])
                 nodes.join(root_a, one, half, r.where)
             else:
                 waiting.append(r)
-        if len(waiting) == len(
-            products
-        ):  # neither factor is settled: keep the second one at scale 1
+        if len(waiting) == len(products):
+            # Neither factor is settled: the second one keeps scale 1.
             nodes.join(waiting[0].inputs[1], one, 0.0, waiting[0].where)
         products = waiting
     return nodes
@@ -181,50 +180,64 @@ def preserve(
         ratios: operator -> log of (new / old) of a factor in the model's code.
     """
     nodes = _classes(records, count, ratios)
-    one = nodes.find(nodes.one)[0]
-    base = -nodes.find(nodes.one)[1]
-    edges = [
-        (r.names[0], r.inputs[0] if r.kind == "weight" else nodes.one, r.output)
-        for r in records
-        if r.kind in ("weight", "own")
-    ]
-    held: set[int] = {one}
+    held = {nodes.find(nodes.one)[0]}
     while True:
-        potential = {root: (base if root == one else 0.0) for root in held}
-
-        def scale(node: int, potential: dict[int, float] = potential) -> float:
-            root, offset = nodes.find(node)
-            return potential.setdefault(root, 0.0) + offset
-
-        def log_factor(edge: tuple[str, int, int | None]) -> float:
-            return scale(edge[2] if edge[2] is not None else nodes.one) - scale(edge[1])
-
-        clash: int | None = None
-        seen: dict[str, float] = {}
-        for name, source, target in edges:
-            assert target is not None
-            wanted = targets.get(name, 0.0)
-            root, offset = nodes.find(target)
-            if root not in potential:
-                potential[root] = scale(source) + wanted - offset
-            c = log_factor((name, source, target))
-            agrees = abs(seen.setdefault(name, c) - c) <= _TOLERANCE
-            if not (agrees and min(abs(c - wanted), abs(c)) <= _TOLERANCE):
-                clash = next((k for k in (nodes.find(source)[0], root) if k not in held), None)
-                if clash is not None:
-                    break
-                if not agrees:
-                    raise ScaleConflict(
-                        f"parameter '{name}' is used twice and would need two different factors, "
-                        "so a factor that "
-                        "changes with width cannot be compensated in the weights."
-                    )
+        trial = _Assignment(nodes, held)
+        clash = trial.run(records, targets)
         if clash is None:
             break
         held.add(clash)
-    result = Factors(tensors={name: math.exp(c) for name, c in seen.items()})
-    _finish(records, result, scale)
+    result = Factors(tensors={name: math.exp(c) for name, c in trial.factors.items()})
+    _finish(records, result, trial.scale)
     return result
+
+
+class _Assignment:
+    """One attempt to give every class of scales a value; the classes in `held` keep s = 1."""
+
+    def __init__(self, nodes: _Potentials, held: set[int]) -> None:
+        self.nodes, self.held = nodes, held
+        root, offset = nodes.find(nodes.one)
+        self.potential = dict.fromkeys(held, 0.0) | {root: -offset}
+        self.factors: dict[str, float] = {}
+
+    def scale(self, node: int) -> float:
+        root, offset = self.nodes.find(node)
+        return self.potential.setdefault(root, 0.0) + offset
+
+    def run(self, records: Sequence[Record], targets: Mapping[str, float]) -> int | None:
+        """Assigns along the records; returns a class that has to be held, or None if all is consistent."""
+        followers: dict[tuple[str, ...], float] = {}
+        for r in records:
+            if r.kind in ("weight", "own"):
+                assert r.output is not None
+                source = r.inputs[0] if r.kind == "weight" else self.nodes.one
+                wanted = targets.get(r.names[0], 0.0)
+                root, offset = self.nodes.find(r.output)
+                if root not in self.potential:
+                    self.potential[root] = self.scale(source) + wanted - offset
+                c = self.scale(r.output) - self.scale(source)
+                agrees = abs(self.factors.setdefault(r.names[0], c) - c) <= _TOLERANCE
+                fits = agrees and min(abs(c - wanted), abs(c)) <= _TOLERANCE
+                nodes = (source, r.output)
+            elif r.kind in ("bias", "stats"):
+                c = self.scale(r.inputs[0])
+                fits = agrees = abs(followers.setdefault(r.names, c) - c) <= _TOLERANCE
+                nodes = (r.inputs[0], r.inputs[0])
+            else:
+                continue
+            if fits:
+                continue
+            for node in nodes:
+                root = self.nodes.find(node)[0]
+                if root not in self.held:
+                    return root
+            if not agrees:
+                raise ScaleConflict(
+                    f"parameter '{r.names[0]}' is used twice and would need two different factors, so a "
+                    "factor that changes with width cannot be compensated in the weights."
+                )
+        return None
 
 
 def forward(
@@ -242,7 +255,7 @@ def forward(
     forced = preserve(records, count, {}, ratios).tensors
     scales = [0.0] * count
     result = Factors()
-    seen: set[str] = set()
+    followers: dict[tuple[str, ...], float] = {}
 
     def complain(where: str) -> None:
         if where and where not in result.violations:
@@ -269,10 +282,8 @@ def forward(
             out = c + (values[0] if values else 0.0)
         if r.output is not None:
             scales[r.output] = out
-        if r.kind in ("bias",):
-            if r.names[0] in seen and abs(result.tensors[r.names[0]] - math.exp(out)) > 1e-9:
-                complain(r.where)
-            seen.add(r.names[0])
+        if r.kind in ("bias", "stats") and abs(followers.setdefault(r.names, out) - out) > 1e-9:
+            complain(r.where)
     _finish(records, result, lambda node: scales[node])
     return result
 

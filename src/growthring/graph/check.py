@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.parameter import UninitializedParameter, UninitializedTensorMixin
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from growthring.errors import InputError, UnsupportedModelError
 from growthring.graph.trace import ExampleInputs, split_inputs
@@ -43,7 +43,7 @@ def check_model(model: nn.Module) -> None:
                 "model and quantise the result."
             )
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-        if isinstance(tensor, (UninitializedParameter, UninitializedTensorMixin)):
+        if isinstance(tensor, (UninitializedParameter, UninitializedBuffer)):
             raise UnsupportedModelError(
                 f"parameter '{name}' is lazy: its shape is not known yet. Run the model once on "
                 "an example input first."

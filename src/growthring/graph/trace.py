@@ -229,7 +229,7 @@ def _watch(model: nn.Module, reads: set[tuple[str, str]]) -> Iterator[None]:
 
     def watched(cls: type) -> type:
         def __getattribute__(self: Any, name: str) -> Any:
-            value = cls.__getattribute__(self, name)
+            value = cls.__getattribute__(self, name)  # type: ignore[call-arg]
             if type(value) in (int, list, tuple) and id(self) in places:
                 reads.update((path, prefix + name) for path, prefix in places[id(self)])
             return value
@@ -349,7 +349,7 @@ def _flatten(gm: torch.fx.GraphModule, signature: ExportGraphSignature, model: n
     result = Trace()
     first_names = {id(p): name for name, p in model.named_parameters()}
     first_names |= {id(b): name for name, b in model.named_buffers()}
-    everything = dict(model.named_parameters(remove_duplicate=False))
+    everything: dict[str, torch.Tensor] = dict(model.named_parameters(remove_duplicate=False))
     everything |= dict(model.named_buffers(remove_duplicate=False))
     kinds = {spec.arg.name: spec for spec in signature.input_specs}
     env: dict[torch.fx.Node, Any] = {}

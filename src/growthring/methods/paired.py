@@ -99,7 +99,10 @@ def grow_tensors(
 def _grow_stat(
     spec: TensorSpec, old: torch.Tensor, layouts: list[Layout], scale: float, eps: float
 ) -> torch.Tensor:
-    """Running statistics of a rescaled input: mean · s; variance so that (s²σ² + ε-correction) is exact in eval mode."""
+    """Running statistics of an input rescaled by s: mean · s, variance · s² less what ε adds.
+
+    (s²σ² + ε) is not s²(σ² + ε); taking the difference out of the variance makes eval mode exact.
+    """
     if scale != 1.0:
         square = scale * scale
         old = (

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from growthring.core.axes import Axis, Fixed, refs
 from growthring.core.variance import Record
+from growthring.errors import WidthGroupError
 from growthring.graph.scales import Scales
 from growthring.graph.trace import Op, Trace, Value
 from growthring.graph.unify import Reason, Unifier
@@ -126,12 +127,16 @@ class Walk:
             for i, axis in enumerate(axes):
                 self.unifier.freeze([axis], Reason("input", f"axis {i} of {text}"))
             self.infos[value] = Info(axes, self._one, constant=True)
-        for self.index, self.op in enumerate(self.trace.ops, self.first_op):
-            if not self.op.outputs:
+        for index, op in enumerate(self.trace.ops, self.first_op):
+            self.index, self.op = index, op
+            if not op.outputs:
                 continue
-            (find_rule(self.op.name) or _no_rule)(self, self.op)
-            missing = [v for v in self.op.outputs if v not in self.infos]
-            assert not missing, f"the rule for {self.op.name} left an output without axes"
+            (find_rule(op.name) or _no_rule)(self, op)
+            missing = [v for v in op.outputs if v not in self.infos]
+            if missing:
+                raise WidthGroupError(
+                    f"the rule for '{op.name}' gave an output no axes; call walk.set."
+                )
         for i, value in enumerate(self.trace.outputs):
             info = self.info(value)
             for j, axis in enumerate(info.axes):
