@@ -1,0 +1,105 @@
+"""Models nobody here wrote: each grows through three stages exactly, or is refused with the reason."""
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import growthring as gr
+from growthring.core.axes import layout
+from growthring.graph.trace import ExampleInputs, output_tensors, split_inputs
+from scripts.models import CATALOGUE
+from scripts.models.entry import Entry
+from scripts.models.growing import (
+    STAGES,
+    Prepared,
+    bound,
+    grow_through,
+    perturbed_seed,
+    prepare,
+)
+
+# Shuffles pairs into another order in train mode, and what is dropped is random anyway.
+_RANDOM = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.AlphaDropout)
+
+
+def _marked(entries: list[Entry]) -> list[Any]:
+    return [
+        pytest.param(e, id=e.label, marks=() if e.fast else pytest.mark.slow) for e in entries
+    ]
+
+
+def _in_double(entry: Entry) -> Prepared:
+    prepared = prepare(entry, quick=True)
+    double = prepared.to(torch.float64)
+    return double if double.runs() else double.to(torch.float32)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("entry", _marked([e for e in CATALOGUE if e.expect == "grows"]))
+def test_grows_exactly_into_the_given_model(entry: Entry) -> None:
+    prepared = _in_double(entry)
+    plan = prepared.plan()
+    share = plan.num_parameters(0) / plan.num_parameters(STAGES - 1)
+    assert share <= entry.seed_share, f"much is frozen:\n{plan.groups.explain()}"
+    grown, worst = grow_through(plan, prepared.fresh_inputs, "off")
+    assert worst <= bound(plan, "off")
+    prepared.model.load_state_dict(grown.state_dict(), strict=True)
+    change = gr.verify(grown, prepared.model, prepared.inputs, entry.options.get("outputs"))
+    assert change.absolute == 0.0
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("entry", _marked([e for e in CATALOGUE if e.expect == "refused"]))
+def test_refusal_names_the_reason(entry: Entry) -> None:
+    with pytest.raises(gr.GrowthError) as caught:
+        prepare(entry, quick=True).plan()
+    assert entry.because in str(caught.value)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("entry", _marked([e for e in CATALOGUE if e.trains]))
+def test_training_pass_and_gradients_of_old_entries_stay(entry: Entry) -> None:
+    """In train mode: outputs, losses and gradients are those of before (divided by a tensor's factor, if it has one)."""
+    prepared = _in_double(entry)
+    plan = prepared.plan()
+    model = perturbed_seed(plan)
+    grower = gr.Grower(model, plan, variance_transfer="off", noise=0.0)
+    limit = 1e-9 if plan.groups.precision < 1e-10 else 1e-3
+    while not grower.is_full:
+        widths = [plan.stage_widths[t] for t in (grower.stage, grower.stage + 1)]
+        before = _gradients(model, prepared.fresh_inputs, plan.outputs)
+        report = grower.grow()
+        after = _gradients(model, prepared.fresh_inputs, plan.outputs)
+        for name, old in before.items():
+            new = after[name] * report.factors.get(name, 1.0)
+            for i, axis in enumerate(plan.groups.specs[name].axes):
+                new = new.index_select(i, layout(axis, *widths).old)
+            largest = float(old.abs().max())
+            assert torch.allclose(new, old, rtol=0, atol=limit * max(largest, 1e-6)), name
+
+
+def _gradients(
+    model: nn.Module, inputs: ExampleInputs, names: list[str] | None
+) -> Mapping[str, torch.Tensor]:
+    """Gradients in train mode of a fixed random combination of the outputs; the model stays as it was."""
+    twin = copy.deepcopy(model).train()
+    for module in twin.modules():
+        if isinstance(module, _RANDOM):
+            module.p = 0.0
+        elif isinstance(getattr(module, "dropout", None), float):
+            module.dropout = 0.0  # nn.MultiheadAttention
+    for name in ("attention_dropout", "dropout_prob", "attention_dropout_prob"):
+        for module in twin.modules():
+            if isinstance(getattr(module, name, None), float):
+                setattr(module, name, 0.0)
+    args, kwargs = split_inputs(inputs)
+    generator = torch.Generator().manual_seed(0)
+    outputs = output_tensors(twin(*args, **kwargs), names)
+    loss = sum((o * torch.randn(o.shape, generator=generator).to(o)).sum() for o in outputs)
+    assert isinstance(loss, torch.Tensor)
+    loss.backward()
+    return {n: p.grad for n, p in twin.named_parameters() if p.grad is not None}
