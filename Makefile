@@ -57,10 +57,8 @@ lint: $(VENV)/.stamp-dev  ## ruff check, ruff format --check, mypy
 	@$(PY) -m mypy --no-error-summary
 	@echo "lint: ok"
 
-bench: $(VENV)/.stamp-bench  ## run benchmarks/bench_*.py, each against a peer in the same run
-	@shopt -s nullglob; files=(benchmarks/bench_*.py); \
-	  (( $${#files[@]} )) || { echo "there is no benchmarks/bench_*.py"; exit 1; }; \
-	  for f in "$${files[@]}"; do echo "== $$f"; $(ENV) $(PY) "$$f" $(ARGS); done
+bench: $(VENV)/.stamp-bench  ## run the benchmarks, each against a peer in the same run, and write docs/benchmarks.md
+	@$(ENV) $(PY) -m benchmarks $(ARGS)
 
 docs-table: $(VENV)/.stamp-models  ## rewrite the table of models in docs/
 	@$(ENV) $(PY) scripts/model_table.py $(ARGS)
@@ -94,4 +92,4 @@ $(VENV)/.stamp-models: $(VENV)/.stamp-dev
 	$(call install,third-party models for the tests,-e '.[dev$(comma)models]')
 
 $(VENV)/.stamp-bench: $(VENV)/.stamp-core
-	$(call install,the peer for the benchmarks,-e '.[bench]')
+	$(call install,the peers for the benchmarks,-e '.[bench]')

@@ -1,6 +1,6 @@
 """Discovery against torch.export: how many times one trace of the model does `discover_width_groups` take?
 
-    python -m benchmarks.discovery [--repeats 5] [--json]
+python -m benchmarks.discovery [--repeats 5] [--json]
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import contextlib
 import cProfile
 import io
 import warnings
+from functools import partial
 from typing import Any
 
 import torch
@@ -40,7 +41,13 @@ def run(args: argparse.Namespace) -> Result:
     """Times every network."""
     times = Table(
         "Discovery and torch.export",
-        ["network", "width groups", "torch.export, s", "discovery, s", f"ratio (target ≤ {TARGET:g})"],
+        [
+            "network",
+            "width groups",
+            "torch.export, s",
+            "discovery, s",
+            f"ratio (target ≤ {TARGET:g})",
+        ],
     )
     profile = Table(
         "Where discovery's time goes", ["network", "traces of the model", *_PARTS, "the rest"]
@@ -62,8 +69,8 @@ def run(args: argparse.Namespace) -> Result:
         groups = gr.discover_width_groups(model, inputs)
         alone, discovery = [], []
         for _ in range(args.repeats):
-            alone.append(seconds(lambda: export(model, inputs)))
-            discovery.append(seconds(lambda: gr.discover_width_groups(model, inputs)))
+            alone.append(seconds(partial(export, model, inputs)))
+            discovery.append(seconds(partial(gr.discover_width_groups, model, inputs)))
         base, ours = Sample(tuple(alone)), Sample(tuple(discovery))
         factor = ratio(ours, base)
         count = f"{len(groups.growable)} grow, {len(list(groups)) - len(groups.growable)} fixed"
@@ -83,8 +90,9 @@ def run(args: argparse.Namespace) -> Result:
             "shares": {part: share for part, (share, _) in found.items()},
         }
     about = (
-        "`torch.export.export(model, inputs, strict=False)` alone, and `gr.discover_width_groups(model, inputs)`, in "
-        "turns in one process, after one warm-up of each. Images 2×3×224×224, texts 2×64 tokens."
+        "`torch.export.export(model, inputs, strict=False)` alone, and "
+        "`gr.discover_width_groups(model, inputs)`, in turns in one process, after one warm-up of "
+        "each. Images 2×3×224×224, texts 2×64 tokens."
     )
     return Result("Discovery", about, [times, profile], data)
 

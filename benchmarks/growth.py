@@ -2,13 +2,14 @@
 
     python -m benchmarks.growth [--repeats 7] [--profile] [--json]
 
-Seconds: each repeat makes a fresh copy of the model at stage t, times `Grower.grow(measure=False)` on it, then times
-`[p.detach().clone() for p in model.parameters()]` of the grown model in the same process.
+Seconds: each repeat makes a fresh copy of the model at stage t, times `Grower.grow(measure=False)` on
+it, then times `[p.detach().clone() for p in model.parameters()]` of the grown model in the same process.
 
-Memory: torch's CPU allocator reports every allocation and release to the profiler (`profile_memory=True`); their running sum is
-the memory that the growth step holds, to the byte, without sampling. To its largest value the bytes of the model before the
-growth are added, which stay alive until the end so that a failure can undo everything. As a check, the peak resident
-memory of a process of its own is taken (Linux: /proc/self/clear_refs resets it, VmHWM reads it).
+Memory: torch's CPU allocator reports every allocation and release to the profiler
+(`profile_memory=True`); their running sum is the memory that the growth step holds, to the byte,
+without sampling. To its largest value the bytes of the model before the growth are added, which stay
+alive until the end so that a failure can undo everything. As a check, the peak resident memory of a
+process of its own is taken (Linux: /proc/self/clear_refs resets it, VmHWM reads it).
 """
 
 from __future__ import annotations
@@ -117,7 +118,9 @@ def resident_growth(grower: gr.Grower) -> int | None:
     """Peak resident memory of a growth step beyond what there was before it; None where there is no /proc."""
     try:
         gc.collect()
-        ctypes.CDLL("libc.so.6").malloc_trim(0)  # memory that is free, yet held, would hide the growth
+        ctypes.CDLL("libc.so.6").malloc_trim(
+            0
+        )  # memory that is free, yet held, would hide the growth
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
         return None
@@ -153,13 +156,18 @@ def run(args: argparse.Namespace) -> Result:
     """Times and weighs the steps of every network."""
     times = Table(
         "Seconds of one growth step",
-        ["network", "step", "parameters", "copy once, ms", "grow, ms"]
-        + [f"ratio (target ≤ {TARGET_SECONDS:g})", "ratio with noise=0"],
+        [
+            *("network", "step", "parameters", "copy once, ms", "grow, ms"),
+            *(f"ratio (target ≤ {TARGET_SECONDS:g})", "ratio with noise=0"),
+        ],
     )
     memory = Table(
         "Memory at the peak of one growth step, as a multiple of the grown parameters",
-        ["network", "step", "old model", f"old + new at the peak (target ≤ {TARGET_MEMORY:g})"]
-        + ["with noise=0", "peak of resident memory"],
+        [
+            *("network", "step", "old model"),
+            *(f"old + new at the peak (target ≤ {TARGET_MEMORY:g})", "with noise=0"),
+            "peak of resident memory",
+        ],
     )
     memory.notes.append(
         "Old and new tensors are both alive until the step has succeeded, so 1 + the share of the old model is the "
@@ -195,8 +203,10 @@ def run(args: argparse.Namespace) -> Result:
             ]
             rss = weights[0]["resident"]
             memory.rows.append(
-                [name, step, f"{weights[0]['old']:.2f}", f"**{weights[0]['allocated']:.2f}**"]
-                + [f"{weights[1]['allocated']:.2f}", "unknown" if rss is None else f"{rss:.2f}"]
+                [
+                    *(name, step, f"{weights[0]['old']:.2f}", f"**{weights[0]['allocated']:.2f}**"),
+                    *(f"{weights[1]['allocated']:.2f}", "unknown" if rss is None else f"{rss:.2f}"),
+                ]
             )
             data[f"{name}, {step}"] = {
                 "parameters": params,
@@ -211,8 +221,8 @@ def run(args: argparse.Namespace) -> Result:
             }
     about = (
         "A step of `gr.plan(model, inputs)` (nine stages from a quarter of the width, as in the paper): "
-        "`Grower(model, plan).grow(measure=False)` without an optimizer, against one copy of every parameter of the "
-        "grown model. Each repeat measures both, in one process; the first is dropped."
+        "`Grower(model, plan).grow(measure=False)` without an optimizer, against one copy of every parameter "
+        "of the grown model. Each repeat measures both, in one process; the first is dropped."
     )
     return Result("Growth", about, [times, memory, where], data)
 
@@ -220,7 +230,9 @@ def run(args: argparse.Namespace) -> Result:
 def _options() -> argparse.ArgumentParser:
     options = parser("Times and weighs one growth step.", repeats=7)
     options.add_argument("--profile", action="store_true", help="print cProfile's tables as well")
-    options.add_argument("--memory", nargs=3, metavar=("NETWORK", "STAGE", "NOISE"), help=argparse.SUPPRESS)
+    options.add_argument(
+        "--memory", nargs=3, metavar=("NETWORK", "STAGE", "NOISE"), help=argparse.SUPPRESS
+    )
     return options
 
 
@@ -228,6 +240,12 @@ if __name__ == "__main__":
     given = _options().parse_args()
     if given.memory:
         torch.set_num_threads(given.threads)
-        print(json.dumps(measure_memory(given.memory[0], int(given.memory[1]), float(given.memory[2]), given.seed)))
+        print(
+            json.dumps(
+                measure_memory(
+                    given.memory[0], int(given.memory[1]), float(given.memory[2]), given.seed
+                )
+            )
+        )
     else:
         main(run, _options())

@@ -153,9 +153,7 @@ def parser(about: str, repeats: int) -> argparse.ArgumentParser:
     return result
 
 
-def main(
-    run: Callable[[argparse.Namespace], Result], options: argparse.ArgumentParser
-) -> None:
+def main(run: Callable[[argparse.Namespace], Result], options: argparse.ArgumentParser) -> None:
     """Runs a benchmark from the command line."""
     args = options.parse_args()
     torch.set_num_threads(args.threads)

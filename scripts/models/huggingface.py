@@ -65,7 +65,7 @@ def _two_sequences(generator: torch.Generator) -> ExampleInputs:
 
 
 def _sound_and_text(generator: torch.Generator) -> ExampleInputs:
-    sound = torch.randn(2, 8, 32, generator=generator)
+    sound = torch.randn(2, 8, 40, generator=generator)
     return {"input_features": sound, "decoder_input_ids": tokens(VOCABULARY, 6)(generator)}
 
 
@@ -203,7 +203,7 @@ ENTRIES = (
         {
             **_SEQ2SEQ,
             "num_mel_bins": 8,
-            "max_source_positions": 16,
+            "max_source_positions": 20,
             "max_target_positions": 16,
             "pad_token_id": 0,
             "bos_token_id": 1,

@@ -26,7 +26,7 @@ ENTRIES = (
     _entry("vit_tiny_patch16_224", sized=True, quick={"depth": 2}, fast=True),
     _entry("deit3_small_patch16_224", sized=True),
     _entry("swin_tiny_patch4_window7_224", 112, sized=True),
-    _entry("mixer_s32_224", sized=True, quick={"num_blocks": 2}, fast=True),
+    _entry("mixer_s32_224", sized=True, fast=True),
     _entry("resmlp_12_224", sized=True),
     _entry("convnextv2_atto", seed_share=0.35),
     _entry("efficientformer_l1", 224),

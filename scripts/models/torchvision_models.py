@@ -122,7 +122,14 @@ ENTRIES = (
     ),
     _entry("vgg11_bn", quick=_vgg, fast=True, trains=True),
     _entry("shufflenet_v2_x1_0", quick=_shufflenet, fast=True),
-    _entry("inception_v3", 160, settings={"init_weights": False}, fast=True),
+    _entry(
+        "inception_v3",
+        160,
+        quick=partial(_named, "inception_v3", num_classes=10, aux_logits=False, init_weights=False),
+        quick_inputs=images(80),
+        settings={"init_weights": False},
+        fast=True,
+    ),
     _entry("swin_t", quick=_swin, fast=True),
     # The auxiliary heads are reached in train mode only; their 1024 fixed features are most of the seed.
     _entry("googlenet", settings={"init_weights": False}, seed_share=0.6),

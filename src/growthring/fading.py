@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
+from torch.utils.hooks import RemovableHandle
 
 from growthring.graph.recognise import NormFormula
 
@@ -96,6 +97,7 @@ class FadedForward:
 
     def __init__(self, module: nn.Module, fade: Fade, formula: NormFormula | None) -> None:
         self.module, self.fade, self.formula = module, fade, formula
+        self.hook: RemovableHandle | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The module's forward with faded statistics."""
@@ -120,12 +122,23 @@ def formula_of(module: nn.Module, recognised: NormFormula | None) -> NormFormula
     return None
 
 
+def _nothing(module: nn.Module, args: Any, output: Any) -> None:
+    """A forward hook that leaves the output alone."""
+
+
 def begin(module: nn.Module, fade: Fade, recognised: NormFormula | None) -> None:
     """Replaces the module's forward on the instance."""
-    module.forward = FadedForward(module, fade, formula_of(module, recognised))
+    end(module)
+    stand_in = FadedForward(module, fade, formula_of(module, recognised))
+    # torch's fused encoder layer reads a norm's parameters itself, unless something is hooked to it.
+    stand_in.hook = module.register_forward_hook(_nothing)
+    module.forward = stand_in
 
 
 def end(module: nn.Module) -> None:
     """Gives the module its own forward back."""
-    if isinstance(vars(module).get("forward"), FadedForward):
+    stand_in = vars(module).get("forward")
+    if isinstance(stand_in, FadedForward):
+        if stand_in.hook is not None:
+            stand_in.hook.remove()
         del module.forward

@@ -91,17 +91,17 @@ def conv_circular_padding() -> Made:
     return chain(nn.Conv2d(3, 9, 3, padding=1, padding_mode="circular"), nn.ReLU(), nn.Conv2d(9, 4, 3, padding="same", padding_mode="reflect"))
 
 
-@row()
+@row({"0": 4})
 def conv_grouped() -> Made:
     return chain(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 12, 3, groups=4), nn.ReLU(), nn.Conv2d(12, 5, 1))
 
 
-@row()
+@row({"0/2": 3, "2": 5})
 def conv_grouped_by_size() -> Made:
     return chain(nn.Conv2d(3, 6, 3), nn.ReLU(), nn.Conv2d(6, 10, 3, groups=2), nn.ReLU(), nn.Conv2d(10, 5, 1))
 
 
-@row()
+@row({"stem": 10, "a/2": 4, "b": 4})
 def resnext_block() -> Made:
     return Net(
         lambda self, x: self.head((self.stem(x) + self.c(self.n2(self.b(self.n1(self.a(self.stem(x))).relu())).relu())).relu()),
@@ -136,12 +136,12 @@ def conv_transposed_3d() -> Made:
     return chain(nn.ConvTranspose3d(2, 5, 2), nn.ReLU(), nn.ConvTranspose3d(5, 3, 2), inputs=randn(2, 2, 3, 3, 3))
 
 
-@row()
+@row({"0": 4})
 def conv_transposed_grouped() -> Made:
     return chain(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.ConvTranspose2d(8, 12, 3, groups=4), nn.ReLU(), nn.Conv2d(12, 5, 1))
 
 
-@row()
+@row({"0/2": 5, "2": 7})
 def conv_transposed_grouped_by_size() -> Made:
     return chain(nn.Conv2d(3, 10, 3), nn.ReLU(), nn.ConvTranspose2d(10, 14, 3, groups=2), nn.ReLU(), nn.Conv2d(14, 5, 1))
 
@@ -174,12 +174,12 @@ def bilinear() -> Made:
     return Net(lambda self, x: self.b(self.a(x), x), a=nn.Linear(4, 6), b=nn.Bilinear(6, 4, 3)), randn(5, 4)
 
 
-@row()
+@row({"w1": 9})
 def matmul_with_parameters() -> Made:
     return Net(lambda self, x: torch.relu(x @ self.w1 + self.b) @ self.w2, w1=parameter(4, 9), b=parameter(9), w2=parameter(9, 3)), randn(2, 5, 4)
 
 
-@row()
+@row({"w1": 9})
 def addmm_with_parameters() -> Made:
     return Net(
         lambda self, x: torch.mm(torch.relu(torch.addmm(self.b, x, self.w1)), self.w2),
@@ -187,7 +187,7 @@ def addmm_with_parameters() -> Made:
     ), randn(5, 4)
 
 
-@row()
+@row({"w1": 8})
 def bmm_with_experts() -> Made:
     # every expert reads all tokens; weights (expert, in, out)
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
@@ -197,7 +197,7 @@ def bmm_with_experts() -> Made:
     return Net(forward, w1=parameter(3, 4, 8), w2=parameter(3, 8, 5)), randn(6, 4)
 
 
-@row()
+@row({"w1": 9})
 def einsum_with_parameters() -> Made:
     return Net(
         lambda self, x: torch.einsum("btf,of->bto", torch.einsum("bti,fi->btf", x, self.w1).relu(), self.w2),
@@ -205,7 +205,7 @@ def einsum_with_parameters() -> Made:
     ), randn(2, 5, 4)
 
 
-@row()
+@row({"q/2": 5, "v": 5})
 def einsum_attention() -> Made:
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
         q, k, v = (p(x).unflatten(-1, (2, -1)) for p in (self.q, self.k, self.v))
@@ -223,7 +223,7 @@ def einsum_with_dots() -> Made:
     ), randn(2, 5, 4)
 
 
-@row()
+@row({"u": 9, "v": 5})
 def low_rank_weight() -> Made:
     return Net(
         lambda self, x: self.head(F.linear(x, self.u @ self.v).relu()),
@@ -231,7 +231,7 @@ def low_rank_weight() -> Made:
     ), randn(5, 4)
 
 
-@row()
+@row({"base": 9, "down": 6})
 def lora() -> Made:
     return Net(
         lambda self, x: self.head((self.base(x) + self.up(self.down(x)) * 0.5).relu()),
@@ -301,7 +301,7 @@ def layer_norm_twice_in_one_module() -> Made:
     return Net(forward, a=nn.Linear(4, 9), b=nn.Linear(9, 6), c=nn.Linear(6, 3)), randn(5, 4)
 
 
-@row({"a": 9, "b": 9}, norms="other", freeze=())
+@row({"a": 9}, norms="other")
 def layer_norm_module_used_twice() -> Made:
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
         h = self.n(self.a(x)).relu()
@@ -310,7 +310,7 @@ def layer_norm_module_used_twice() -> Made:
     return Net(forward, a=nn.Linear(4, 9), b=nn.Linear(9, 9), n=nn.LayerNorm(9), c=nn.Linear(9, 3)), randn(5, 4)
 
 
-@row({"0": 8}, norms="other")
+@row({"0": 4}, norms="other")
 def group_norm() -> Made:
     return chain(nn.Conv2d(3, 8, 3), nn.GroupNorm(4, 8), nn.ReLU(), nn.Conv2d(8, 4, 1))
 
@@ -414,7 +414,7 @@ def glu() -> Made:
     return chain(nn.Conv2d(3, 10, 1), nn.GLU(1), nn.Conv2d(5, 3, 1))
 
 
-@row()
+@row({"gate": 9})
 def swiglu() -> Made:
     return Net(
         lambda self, x: self.down(F.silu(self.gate(x)) * self.up(x)),
@@ -422,7 +422,7 @@ def swiglu() -> Made:
     ), randn(5, 4)
 
 
-@row()
+@row({"a": 5})
 def gated_halves() -> Made:
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
         a, b = self.a(x).chunk(2, -1)
@@ -431,7 +431,7 @@ def gated_halves() -> Made:
     return Net(forward, a=nn.Linear(4, 10), b=nn.Linear(5, 3)), randn(5, 4)
 
 
-@row()
+@row({"a": 5})
 def gate_by_slices_in_code() -> Made:
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
         h = self.a(x)
@@ -441,7 +441,7 @@ def gate_by_slices_in_code() -> Made:
     return Net(forward, a=nn.Linear(4, 10), b=nn.Linear(5, 3)), randn(5, 4)
 
 
-@row()
+@row({"a": 7})
 def arithmetic() -> Made:
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
         h = self.a(x)
@@ -452,7 +452,7 @@ def arithmetic() -> Made:
     return Net(forward, a=nn.Linear(4, 7), b=nn.Linear(7, 3), c=nn.Linear(4, 7)), randn(5, 4)
 
 
-@row()
+@row({"a": 7})
 def broadcast_between_layouts() -> Made:
     return Net(
         lambda self, x: self.b((self.a(x) + self.c(x.mean((2, 3)))[:, :, None, None]).relu() * self.s(x)),
@@ -460,7 +460,7 @@ def broadcast_between_layouts() -> Made:
     ), randn(*IMAGE)
 
 
-@row()
+@row({"a": 7})
 def in_place_arithmetic() -> Made:
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
         h = self.a(x)
@@ -474,14 +474,14 @@ def in_place_arithmetic() -> Made:
     return Net(forward, a=nn.Linear(4, 7), g=nn.Linear(4, 7), b=nn.Linear(7, 3)), randn(5, 4)
 
 
-@row()
+@row({"stem": 8, "a": 7})
 def in_place_product_of_scaled_gates() -> Made:
     # h is used after h.mul_(g), without the value that mul_ returns
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
         x = self.stem(x).relu()
-        h = self.a(x).relu()
+        h = self.a(x)
         h.mul_(self.g(x).relu())
-        return self.b(h)
+        return self.b(h.relu())
 
     return Net(
         forward, stem=nn.Linear(4, 8, bias=False), a=nn.Linear(8, 7, bias=False), g=nn.Linear(8, 7, bias=False),
@@ -489,7 +489,7 @@ def in_place_product_of_scaled_gates() -> Made:
     ), randn(5, 4)
 
 
-@row()
+@row({"a": 5, "a/2": 4})
 def slice_assignment() -> Made:
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
         h = self.a(x).clone()
@@ -500,7 +500,7 @@ def slice_assignment() -> Made:
     return Net(forward, a=nn.Linear(4, 9), g=nn.Linear(4, 5), b=nn.Linear(9, 3)), randn(5, 4)
 
 
-@row()
+@row(None, "aten.slice")
 def slice_addition() -> Made:
     # Temporal-shift-like: part of the channels gets something added in place
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
@@ -528,7 +528,7 @@ for _pool in (
     )
 
 
-@row()
+@row({"0": 7})
 def lp_pool() -> Made:
     return chain(nn.Conv2d(3, 7, 1), nn.ReLU(), nn.LPPool2d(2, 2), nn.Conv2d(7, 3, 1))
 
@@ -662,7 +662,7 @@ def dense_block() -> Made:
     ), randn(*IMAGE)
 
 
-@row()
+@row({"a": 7, "b": 5})
 def cat_added_to_a_stream() -> Made:
     return Net(
         lambda self, x: self.d((torch.cat([self.a(x), self.b(x)], 1) + self.c(x)).relu()),
@@ -695,12 +695,12 @@ class Splitting(nn.Module):
         return self.b(left.relu()) + self.c(right.sigmoid())
 
 
-@row()
+@row({"a": 6, "a/2": 3})
 def split_by_sizes() -> Made:
     return Splitting(), randn(5, 4)
 
 
-@row()
+@row({"a": 5})
 def split_by_one_size() -> Made:
     class Equal(nn.Module):
         def __init__(self) -> None:
@@ -715,7 +715,7 @@ def split_by_one_size() -> Made:
     return Equal(), randn(5, 4)
 
 
-@row()
+@row({"a": 6, "a/2": 5})
 def chunk_of_odd_width() -> Made:
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
         p, q = self.a(x).chunk(2, -1)
@@ -724,17 +724,17 @@ def chunk_of_odd_width() -> Made:
     return Net(forward, a=nn.Linear(4, 11), b=nn.Linear(6, 3), c=nn.Linear(5, 3)), randn(5, 4)
 
 
-@row()
+@row({"a/2": 5})
 def slice_with_a_number() -> Made:
     return Net(lambda self, x: self.b(self.a(x)[:, :4].relu()) + self.c(self.a(x)[:, 4:]), a=nn.Linear(4, 9), b=nn.Linear(4, 3), c=nn.Linear(5, 3)), randn(5, 4)
 
 
-@row()
+@row({"a": 2, "a/3": 2})
 def narrow() -> Made:
     return Net(lambda self, x: self.b(self.a(x).relu().narrow(1, 2, 5)), a=nn.Linear(4, 9), b=nn.Linear(5, 3)), randn(5, 4)
 
 
-@row()
+@row(None, "aten.slice")
 def strided_slice_of_channels() -> Made:
     return Net(lambda self, x: self.b(self.a(x)[:, ::2].relu()), a=nn.Linear(4, 8), b=nn.Linear(4, 3)), randn(5, 4)
 
@@ -754,22 +754,22 @@ def flatten_to_linear() -> Made:
     return chain(nn.Conv2d(3, 6, 3), nn.ReLU(), nn.Flatten(), nn.Linear(96, 9), nn.ReLU(), nn.Linear(9, 3))
 
 
-@row()
+@row({"a": 6})
 def flatten_after_permute() -> Made:
     return Net(lambda self, x: self.b(self.a(x).relu().permute(0, 2, 3, 1).flatten(1)), a=nn.Conv2d(3, 6, 3), b=nn.Linear(96, 3)), randn(*IMAGE)
 
 
-@row()
+@row(None, "does not follow another width")
 def unflatten_to_image() -> Made:
     return chain(nn.Linear(4, 7 * 9), nn.ReLU(), nn.Unflatten(1, (7, 3, 3)), nn.Conv2d(7, 3, 1), inputs=randn(2, 4))
 
 
-@row()
+@row({"a": 7})
 def view_with_a_computed_width() -> Made:
     return Net(lambda self, x: self.b(self.a(x).view(x.shape[0], -1, 3, 3)), a=nn.Linear(4, 7 * 9), b=nn.Conv2d(7, 3, 1)), randn(2, 4)
 
 
-@row()
+@row(None, "aten.reshape")
 def view_that_mixes_channels_and_space() -> Made:
     # a reshape where a permute is meant: nobody's width
     return Net(lambda self, x: self.b(self.a(x).reshape(2, 36, 8)), a=nn.Conv2d(3, 8, 1), b=nn.Linear(8, 3)), randn(*IMAGE)
@@ -790,7 +790,7 @@ def squeeze_and_expand() -> Made:
     ), randn(*IMAGE)
 
 
-@row()
+@row({"a": 6})
 def channel_padding_shortcut() -> Made:
     # ResNet option A: the shortcut is padded with zero channels
     return Net(
@@ -799,12 +799,12 @@ def channel_padding_shortcut() -> Made:
     ), randn(*IMAGE)
 
 
-@row()
+@row({"a": 7})
 def repeat_channels() -> Made:
     return Net(lambda self, x: self.b(self.a(x).repeat(1, 2).relu()), a=nn.Linear(4, 7), b=nn.Linear(14, 3)), randn(5, 4)
 
 
-@row()
+@row({"a": 7})
 def repeat_interleave_channels() -> Made:
     return Net(lambda self, x: self.b(self.a(x).repeat_interleave(2, 1).relu()), a=nn.Linear(4, 7), b=nn.Linear(14, 3)), randn(5, 4)
 
@@ -824,22 +824,22 @@ def flip_channels() -> Made:
     return Net(lambda self, x: self.b(self.a(x).flip(1)), a=nn.Conv2d(3, 7, 1), b=nn.Conv2d(7, 3, 1)), randn(*IMAGE)
 
 
-@row()
+@row({"0": 5})
 def pixel_shuffle() -> Made:
     return chain(nn.Conv2d(3, 20, 1), nn.PixelShuffle(2), nn.ReLU(), nn.Conv2d(5, 3, 1))
 
 
-@row()
+@row({"0": 5})
 def pixel_unshuffle() -> Made:
     return chain(nn.Conv2d(3, 5, 1), nn.PixelUnshuffle(2), nn.ReLU(), nn.Conv2d(20, 3, 1))
 
 
-@row()
+@row({"0": 5})
 def channel_shuffle() -> Made:
     return chain(nn.Conv2d(3, 10, 1), nn.ChannelShuffle(2), nn.ReLU(), nn.Conv2d(10, 3, 1))
 
 
-@row()
+@row({"b": 5})
 def channel_shuffle_by_hand() -> Made:
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
         h = self.a(x)
@@ -850,7 +850,7 @@ def channel_shuffle_by_hand() -> Made:
     return Net(forward, a=nn.Conv2d(3, 10, 1), b=nn.Conv2d(10, 10, 1, groups=2), c=nn.Conv2d(10, 3, 1)), randn(*IMAGE)
 
 
-@row()
+@row({"stem": 6})
 def shuffle_unit() -> Made:
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
         h = self.stem(x)
@@ -884,24 +884,24 @@ def gather_channels() -> Made:
     ), (randn(5, 4), tokens(5, 3, high=2))
 
 
-@row()
+@row({"a": 7})
 def maxout() -> Made:
     return Net(lambda self, x: self.b(self.a(x).unflatten(1, (-1, 2)).amax(-1)), a=nn.Linear(4, 14), b=nn.Linear(7, 3)), randn(5, 4)
 
 
-@row()
+@row({"a": 7})
 def sum_of_two_halves() -> Made:
     return Net(lambda self, x: self.b(self.a(x).unflatten(1, (2, -1)).sum(1).relu()), a=nn.Linear(4, 14), b=nn.Linear(7, 3)), randn(5, 4)
 
 
-@row()
+@row({"a": 7})
 def outer_product_features() -> Made:
     return Net(
         lambda self, x: self.c((self.a(x).relu()[:, :, None] * self.b(x).relu()[:, None, :]).flatten(1)), a=nn.Linear(4, 7), b=nn.Linear(4, 5), c=nn.Linear(35, 3)
     ), randn(5, 4)
 
 
-@row()
+@row(None, "a (6)")
 def gram_matrix() -> Made:
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
         h = self.a(x).flatten(2)
@@ -919,7 +919,7 @@ def inner_product_with_itself() -> Made:
     return Net(forward, a=nn.Linear(4, 6)), randn(2, 5, 4)
 
 
-@row()
+@row({"a": 6})
 def similarity_of_two_towers() -> Made:
     return Net(
         lambda self, x, y: self.a(x).relu() @ self.b(y).T, a=nn.Linear(4, 6), b=nn.Linear(5, 6)
@@ -939,7 +939,7 @@ def embedding_with_padding() -> Made:
     return Net(lambda self, x: self.b(self.e(x)), e=nn.Embedding(10, 9, padding_idx=0), b=nn.Linear(9, 3)), tokens(2, 5)
 
 
-@row()
+@row({"e": 9})
 def embedding_scaled_by_width() -> Made:
     return Net(
         lambda self, x: self.b((self.e(x) * math.sqrt(self.e.weight.shape[1]) + self.p[: x.shape[1]]).relu()),
@@ -952,7 +952,7 @@ def embedding_bag() -> Made:
     return Net(lambda self, x: self.b(self.e(x)), e=nn.EmbeddingBag(10, 9), b=nn.Linear(9, 3)), tokens(2, 5)
 
 
-@row()
+@row({"e": 9, "m1": 7})
 def tied_embedding() -> Made:
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
         return self.head(self.n(self.e(x) + self.m2(self.m1(self.e(x)).relu())))
@@ -962,19 +962,19 @@ def tied_embedding() -> Made:
     return net, tokens(2, 5)
 
 
-@row()
+@row({"a": 9})
 def tied_autoencoder() -> Made:
     return Net(lambda self, x: F.linear(self.a(x).relu(), self.a.weight.t()), a=nn.Linear(4, 9)), randn(5, 4)
 
 
-@row()
+@row({"a": 9})
 def layer_used_twice() -> Made:
     return Net(
         lambda self, x: self.c(self.b(self.b(self.a(x).relu()).relu()).relu()), a=nn.Linear(4, 9), b=nn.Linear(9, 9), c=nn.Linear(9, 3)
     ), randn(5, 4)
 
 
-@row()
+@row({"p": 9, "b": 7})
 def layer_used_twice_on_different_streams() -> Made:
     return Net(
         lambda self, x, y: self.c(self.b(self.p(x).relu()).relu()) + self.d(self.b(self.q(y).relu()).tanh()),
@@ -982,7 +982,7 @@ def layer_used_twice_on_different_streams() -> Made:
     ), (randn(5, 4), randn(5, 5))
 
 
-@row()
+@row({"patch": 8})
 def class_token_and_positions() -> Made:
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
         h = self.patch(x).flatten(2).transpose(1, 2)
@@ -998,12 +998,12 @@ def class_token_and_positions() -> Made:
 @row({"a": 9, "b": 7})
 def layer_scale() -> Made:
     return Net(
-        lambda self, x: self.d(self.a(x) + self.g * self.c(self.b(self.a(x)).gelu() if False else F.gelu(self.b(self.a(x))))),
+        lambda self, x: self.d(self.a(x) + self.g * self.c(F.gelu(self.b(self.a(x))))),
         a=nn.Linear(4, 9), b=nn.Linear(9, 7), c=nn.Linear(7, 9), g=nn.Parameter(torch.full((9,), 1e-2)), d=nn.Linear(9, 3),
     ), randn(5, 4)
 
 
-@row()
+@row({"a": 9})
 def learned_temperature() -> Made:
     return Net(
         lambda self, x: self.b(self.a(x).relu() * self.t.exp() + self.s), a=nn.Linear(4, 9), b=nn.Linear(9, 3), t=nn.Parameter(torch.zeros(())), s=nn.Parameter(torch.zeros(1))
@@ -1031,14 +1031,14 @@ def buffer_over_a_width_not_persistent() -> Made:
     return Buffered(False), randn(5, 4)
 
 
-@row()
+@row({"g": 9})
 def weight_scaled_by_a_parameter() -> Made:
     return Net(
         lambda self, x: self.b(F.linear(x, self.w * self.g[:, None]).relu()), w=parameter(9, 4), g=parameter(9), b=nn.Linear(9, 3)
     ), randn(5, 4)
 
 
-@row()
+@row(None, "aten.mul")
 def weight_scaled_by_its_fan_in() -> Made:
     class Equalised(nn.Module):
         def __init__(self) -> None:
@@ -1053,7 +1053,7 @@ def weight_scaled_by_its_fan_in() -> Made:
     return Equalised(), randn(5, 4)
 
 
-@row()
+@row({"w": 7})
 def weight_sliced_in_code() -> Made:
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
         d = self.w.shape[0] // 2
@@ -1062,14 +1062,14 @@ def weight_sliced_in_code() -> Made:
     return Net(forward, w=parameter(14, 4), s=parameter(14), b=nn.Linear(7, 3)), randn(5, 4)
 
 
-@row()
+@row({"u": 5, "v": 7})
 def weights_concatenated_in_code() -> Made:
     return Net(
         lambda self, x: self.b(F.linear(x, torch.cat([self.u, self.v])).relu()), u=parameter(5, 4), v=parameter(7, 4), b=nn.Linear(12, 3)
     ), randn(5, 4)
 
 
-@row(None, "operator")
+@row({"a": 6}, "operator")
 def weight_standardised() -> Made:
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
         w = self.a.weight
@@ -1079,7 +1079,7 @@ def weight_standardised() -> Made:
     return Net(forward, z=nn.Linear(4, 8), a=nn.Linear(8, 6), b=nn.Linear(6, 3)), randn(5, 4)
 
 
-@row()
+@row({"a": 9})
 def softmax_of_a_parameter() -> Made:
     return Net(
         lambda self, x: sum(w * f(x) for w, f in zip(self.mix.softmax(0), (self.a, self.b), strict=True)) @ self.w,
@@ -1108,7 +1108,7 @@ class Attention(nn.Module):
         return self.c_proj(y.transpose(1, 2).contiguous().view(b, t, c))
 
 
-@row(norms="other")
+@row({"e": 24, "attn.c_attn/2": 8, "up": 48}, norms="other")
 def nano_gpt() -> Made:
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
         h = self.e(x) + self.p.weight[: x.shape[1]]
@@ -1117,12 +1117,18 @@ def nano_gpt() -> Made:
         return self.head(self.n3(h))
 
     return Net(
-        forward, e=nn.Embedding(10, 12), p=nn.Embedding(6, 12), attn=Attention(12, 3), n1=nn.LayerNorm(12), n2=nn.LayerNorm(12),
-        n3=nn.LayerNorm(12), up=nn.Linear(12, 48), down=nn.Linear(48, 12), head=nn.Linear(12, 10, bias=False),
+        forward, e=nn.Embedding(10, 24), p=nn.Embedding(6, 24), attn=Attention(24, 3), n1=nn.LayerNorm(24), n2=nn.LayerNorm(24),
+        n3=nn.LayerNorm(24), up=nn.Linear(24, 48), down=nn.Linear(48, 24), head=nn.Linear(24, 10, bias=False),
     ), tokens(2, 5)
 
 
-@row(norms="other")
+@row({"i": 12, "attn.c_attn/2": 4, "attn.c_proj": 12}, norms="other")
+def nano_gpt_with_small_heads() -> Made:
+    # three heads of four: a quarter of a head would be one wide
+    return Net(lambda self, x: self.o(self.attn(self.i(x))), i=nn.Linear(5, 12), attn=Attention(12, 3), o=nn.Linear(12, 3)), randn(2, 4, 5)
+
+
+@row({"i": 12, "attn.c_attn": 6, "attn.c_proj": 12}, norms="other")
 def nano_gpt_by_head_count() -> Made:
     return Net(lambda self, x: self.o(self.attn(self.i(x))), i=nn.Linear(5, 12), attn=Attention(12, 6), o=nn.Linear(12, 3)), randn(2, 4, 5)
 
@@ -1145,31 +1151,28 @@ class HandAttention(nn.Module):
         return self.o((weights @ v).transpose(1, 2).reshape(b, t, self.heads * self.size))
 
 
-@row()
+@row({"a.q/2": 7, "a.v": 7})
 def attention_by_hand() -> Made:
     return Net(lambda self, x: self.c(x + self.a(x)), a=HandAttention(6, 2, 7), c=nn.Linear(6, 3)), randn(2, 4, 6)
 
 
-@row()
+@row({"a.q": 7})
 def attention_by_hand_more_heads() -> Made:
     return Net(lambda self, x: self.c(x + self.a(x)), a=HandAttention(6, 7, 2), c=nn.Linear(6, 3)), randn(2, 4, 6)
 
 
-@row()
+@row({"i": 16, "a.q": 4})
 def attention_sizes_coincide() -> Made:
     # batch, tokens, heads and head size are all four
     return Net(lambda self, x: self.c(self.i(x) + self.a(self.i(x))), i=nn.Linear(16, 16), a=HandAttention(16, 4, 4), c=nn.Linear(16, 4)), randn(4, 4, 16)
 
 
-@row()
+@row({"a.q": 4}, heads="count")
 def attention_by_head_count_on_request() -> Made:
     return Net(lambda self, x: self.c(x + self.a(x)), a=HandAttention(6, 4, 6), c=nn.Linear(6, 3)), randn(2, 4, 6)
 
 
-ROWS[-1] = Row(ROWS[-1].name, ROWS[-1].make, {}, (), {"heads": "count"})
-
-
-@row()
+@row({"q": 9, "v": 7})
 def cross_attention() -> Made:
     def forward(self: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         q, k, v = self.q(x)[:, None], self.k(y)[:, None], self.v(y)[:, None]
@@ -1178,15 +1181,15 @@ def cross_attention() -> Made:
     return Net(forward, q=nn.Linear(6, 9), k=nn.Linear(5, 9), v=nn.Linear(5, 7), o=nn.Linear(7, 3)), (randn(2, 4, 6), randn(2, 3, 5))
 
 
-@row()
+@row({"stem": 16, "qkv/2": 8, "proj": 16})
 def attention_qkv_unbind() -> Made:
     # timm's: reshape to (3, heads, size), permute, unbind
     class Block(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.num_heads = 2
-            self.qkv, self.proj, self.head = nn.Linear(8, 24), nn.Linear(8, 8), nn.Linear(8, 3)
-            self.stem = nn.Linear(5, 8)
+            self.qkv, self.proj, self.head = nn.Linear(16, 48), nn.Linear(16, 16), nn.Linear(16, 3)
+            self.stem = nn.Linear(5, 16)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             x = self.stem(x)
@@ -1199,7 +1202,7 @@ def attention_qkv_unbind() -> Made:
     return Block(), randn(2, 4, 5)
 
 
-@row()
+@row({"qkv/2": 6})
 def attention_qkv_interleaved() -> Made:
     # GPT-NeoX: (heads, 3, size), then chunk of the last axis
     class Block(nn.Module):
@@ -1217,10 +1220,11 @@ def attention_qkv_interleaved() -> Made:
 
 
 class GroupedQuery(nn.Module):
-    def __init__(self, repeat: bool) -> None:
+    def __init__(self, repeat: bool, heads: int = 4, size: int = 6) -> None:
         super().__init__()
-        self.heads, self.kv_heads, self.size, self.repeat = 4, 2, 6, repeat
-        self.q, self.k, self.v, self.o = nn.Linear(5, 24), nn.Linear(5, 12), nn.Linear(5, 12), nn.Linear(24, 3)
+        self.heads, self.kv_heads, self.size, self.repeat = heads, heads // 2, size, repeat
+        self.q, self.k = nn.Linear(5, heads * size), nn.Linear(5, heads * size // 2)
+        self.v, self.o = nn.Linear(5, heads * size // 2), nn.Linear(heads * size, 3)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         b, n, _ = x.shape
@@ -1237,24 +1241,24 @@ class GroupedQuery(nn.Module):
         return self.o(y.transpose(1, 2).reshape(b, n, -1))
 
 
-@row()
+@row({"q/2": 6, "v": 6})
 def grouped_query_attention() -> Made:
     return GroupedQuery(False), randn(2, 4, 5)
 
 
-@row()
+@row({"q/2": 6, "v": 6})
 def grouped_query_attention_by_repetition() -> Made:
     return GroupedQuery(True), randn(2, 4, 5)
 
 
-@row(heads="count")
+@row({"q": 5}, heads="count")
 def grouped_query_attention_by_head_count() -> Made:
-    return GroupedQuery(False), randn(2, 4, 5)
+    return GroupedQuery(False, 10), randn(2, 4, 5)
 
 
-@row(heads="count")
+@row({"q": 5}, heads="count")
 def grouped_query_attention_by_repetition_head_count() -> Made:
-    return GroupedQuery(True), randn(2, 4, 5)
+    return GroupedQuery(True, 10), randn(2, 4, 5)
 
 
 class Rotary(nn.Module):
@@ -1278,7 +1282,7 @@ class Rotary(nn.Module):
         return self.o(y.transpose(1, 2).reshape(b, n, -1))
 
 
-@row(None, "freq")
+@row({"q": 5}, "freq")
 def rotary_embedding() -> Made:
     return Rotary(5, 4), randn(2, 4, 5)
 
@@ -1289,7 +1293,6 @@ class LearnedFrequencies(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.size = 8
-        self.q, self.k, self.v, self.o = (nn.Linear(5, 8) for _ in range(3)), None, None, None  # type: ignore[assignment]
         self.q, self.k, self.v, self.o = nn.Linear(5, 8), nn.Linear(5, 8), nn.Linear(5, 8), nn.Linear(8, 3)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -1304,12 +1307,12 @@ class LearnedFrequencies(nn.Module):
         return self.o(F.scaled_dot_product_attention(rotate(self.q(x)), rotate(self.k(x)), self.v(x)))
 
 
-@row()
+@row({"v": 8})
 def rotary_embedding_computed_in_forward() -> Made:
     return LearnedFrequencies(), randn(2, 4, 5)
 
 
-@row(norms="other")
+@row({"v": 7}, norms="other")
 def attention_with_qk_norm() -> Made:
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
         q, k, v = self.nq(self.q(x)), self.nk(self.k(x)), self.v(x)
@@ -1320,7 +1323,7 @@ def attention_with_qk_norm() -> Made:
     ), randn(2, 4, 5)
 
 
-@row()
+@row({"v": 7})
 def linear_attention() -> Made:
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
         q, k, v = F.elu(self.q(x)) + 1, F.elu(self.k(x)) + 1, self.v(x)
@@ -1329,52 +1332,52 @@ def linear_attention() -> Made:
     return Net(forward, q=nn.Linear(5, 6), k=nn.Linear(5, 6), v=nn.Linear(5, 7), o=nn.Linear(7, 3)), randn(2, 4, 5)
 
 
-@row(norms="other")
+@row({"i": 24, "a.in_proj_weight/2": 8, "a.out_proj": 24}, norms="other")
 def multihead_attention() -> Made:
     return Net(
         lambda self, x: self.o(self.a(self.i(x), self.i(x), self.i(x), need_weights=False)[0]),
-        i=nn.Linear(5, 12), a=nn.MultiheadAttention(12, 3, batch_first=True), o=nn.Linear(12, 3),
+        i=nn.Linear(5, 24), a=nn.MultiheadAttention(24, 3, batch_first=True), o=nn.Linear(24, 3),
     ), randn(2, 4, 5)
 
 
-@row(norms="other")
+@row({"i": 24, "a.q_proj_weight/2": 8, "a.out_proj": 24}, norms="other")
 def multihead_attention_with_weights() -> Made:
     return Net(
-        lambda self, x, y: self.o(self.a(self.i(x), y, y)[0]), i=nn.Linear(5, 12), a=nn.MultiheadAttention(12, 3, kdim=6, vdim=6, batch_first=True), o=nn.Linear(12, 3)
+        lambda self, x, y: self.o(self.a(self.i(x), y, y)[0]), i=nn.Linear(5, 24), a=nn.MultiheadAttention(24, 3, kdim=6, vdim=6, batch_first=True), o=nn.Linear(24, 3)
     ), (randn(2, 4, 5), randn(2, 3, 6))
 
 
-@row(norms="other")
+@row({"i": 16, "a.self_attn.in_proj_weight/2": 8, "a.linear1": 20}, norms="other")
 def transformer_encoder_layer() -> Made:
     return Net(
-        lambda self, x: self.o(self.a(self.i(x))), i=nn.Linear(5, 8), a=nn.TransformerEncoderLayer(8, 2, 20, dropout=0.0, batch_first=True), o=nn.Linear(8, 3)
+        lambda self, x: self.o(self.a(self.i(x))), i=nn.Linear(5, 16), a=nn.TransformerEncoderLayer(16, 2, 20, dropout=0.0, batch_first=True), o=nn.Linear(16, 3)
     ), randn(2, 4, 5)
 
 
-@row(norms="other")
+@row({"i": 16, "a.self_attn.in_proj_weight/2": 8, "a.linear1": 20}, norms="other")
 def transformer_encoder_layer_norm_first() -> Made:
     return Net(
         lambda self, x: self.o(self.a(self.i(x))),
-        i=nn.Linear(5, 8), a=nn.TransformerEncoderLayer(8, 2, 20, dropout=0.0, norm_first=True, activation="gelu"), o=nn.Linear(8, 3),
+        i=nn.Linear(5, 16), a=nn.TransformerEncoderLayer(16, 2, 20, dropout=0.0, norm_first=True, activation="gelu"), o=nn.Linear(16, 3),
     ), randn(4, 2, 5)
 
 
-@row(norms="other")
+@row({"i": 16, "a.self_attn.in_proj_weight/2": 8, "a.multihead_attn.in_proj_weight/2": 8, "a.linear1": 20}, norms="other")
 def transformer_decoder_layer() -> Made:
     return Net(
-        lambda self, x, y: self.o(self.a(self.i(x), self.i(y))), i=nn.Linear(5, 8), a=nn.TransformerDecoderLayer(8, 2, 20, dropout=0.0, batch_first=True), o=nn.Linear(8, 3)
+        lambda self, x, y: self.o(self.a(self.i(x), self.i(y))), i=nn.Linear(5, 16), a=nn.TransformerDecoderLayer(16, 2, 20, dropout=0.0, batch_first=True), o=nn.Linear(16, 3)
     ), (randn(2, 4, 5), randn(2, 3, 5))
 
 
-@row(norms="other")
+@row({"stem": 16, "qkv/2": 8}, norms="other")
 def window_attention() -> Made:
     # Swin: windows by reshape, roll, a table of relative positions
     class Swin(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.stem, self.n = nn.Linear(3, 8), nn.LayerNorm(8)
+            self.stem, self.n = nn.Linear(3, 16), nn.LayerNorm(16)
             self.num_heads = 2
-            self.qkv, self.proj, self.head = nn.Linear(8, 24), nn.Linear(8, 8), nn.Linear(8, 3)
+            self.qkv, self.proj, self.head = nn.Linear(16, 48), nn.Linear(16, 16), nn.Linear(16, 3)
             self.table = parameter(9, 2)
             grid = torch.stack(torch.meshgrid(torch.arange(2), torch.arange(2), indexing="ij")).flatten(1)
             relative = (grid[:, :, None] - grid[:, None, :]) + 1
@@ -1409,7 +1412,7 @@ def gru() -> Made:
     return Net(lambda self, x: self.c(self.b(self.a(x)[0]).relu()), a=nn.GRU(4, 6), b=nn.Linear(6, 7), c=nn.Linear(7, 3)), randn(2, 5, 4)
 
 
-@row()
+@row(None, "aten.lstm_cell")
 def lstm_cell() -> Made:
     return Net(lambda self, x: self.c(self.a(x)[0]), a=nn.LSTMCell(4, 6), c=nn.Linear(6, 3)), randn(5, 4)
 
@@ -1428,7 +1431,7 @@ def spectral_norm() -> Made:
     return net, randn(5, 4)
 
 
-@row()
+@row({"d1.0": 5, "d2.0": 7, "mid.0": 9, "up2": 7, "u2.0": 7, "up1": 5, "u1.0": 5})
 def unet() -> Made:
     class UNet(nn.Module):
         def __init__(self) -> None:
@@ -1451,7 +1454,7 @@ def unet() -> Made:
     return UNet(), randn(2, 3, 8, 8)
 
 
-@row()
+@row({"a": 9, "b": 7})
 def residual_without_norm() -> Made:
     return Net(
         lambda self, x: self.d(self.a(x) + self.c(self.b(self.a(x)).relu())), a=nn.Conv2d(3, 9, 1), b=nn.Conv2d(9, 7, 3, padding=1), c=nn.Conv2d(7, 9, 1), d=nn.Conv2d(9, 3, 1)
@@ -1472,14 +1475,14 @@ def convnext_block() -> Made:
     ), randn(*IMAGE)
 
 
-@row()
+@row({"i": 9, "t1": 7})
 def mixer_over_tokens() -> Made:
     return Net(
         lambda self, x: self.o(self.i(x) + self.t2(F.gelu(self.t1(self.i(x).mT))).mT), i=nn.Linear(5, 9), t1=nn.Linear(4, 7), t2=nn.Linear(7, 4), o=nn.Linear(9, 3)
     ), randn(2, 4, 5)
 
 
-@row(norms="other")
+@row({"i": 9}, norms="other")
 def adaptive_layer_norm() -> Made:
     def forward(self: Any, x: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
         h = self.i(x)
@@ -1491,7 +1494,7 @@ def adaptive_layer_norm() -> Made:
     ), (randn(2, 4, 5), randn(2, 4))
 
 
-@row()
+@row({"a": 7})
 def film() -> Made:
     def forward(self: Any, x: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
         h = self.n(self.a(x))
@@ -1501,7 +1504,7 @@ def film() -> Made:
     return Net(forward, a=nn.Conv2d(3, 7, 1), n=nn.BatchNorm2d(7), m=nn.Linear(4, 14), b=nn.Conv2d(7, 3, 1)), (randn(*IMAGE), randn(2, 4))
 
 
-@row()
+@row({"a": 9})
 def soft_mixture_of_experts() -> Made:
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
         gates = self.gate(x).softmax(-1)
@@ -1511,11 +1514,11 @@ def soft_mixture_of_experts() -> Made:
     return Net(forward, gate=nn.Linear(4, 2), a=nn.Linear(4, 9), b=nn.Linear(4, 9), o=nn.Linear(9, 3)), randn(5, 4)
 
 
-@row()
+@row({"a": 9})
 def two_outputs() -> Made:
     def forward(self: Any, x: torch.Tensor) -> dict[str, Any]:
         h = self.a(x).relu()
-        return {"logits": self.b(h), "aux": [self.c(h.detach()), h.sum()] if False else [self.c(h)]}
+        return {"logits": self.b(h), "aux": [self.c(h)]}
 
     return Net(forward, a=nn.Linear(4, 9), b=nn.Linear(9, 3), c=nn.Linear(9, 2)), randn(5, 4)
 
@@ -1537,7 +1540,7 @@ def infinite_outputs() -> Made:
     ), randn(5, 4)
 
 
-@row()
+@row(None, "aten.tanh")
 def code_branches_on_width() -> Made:
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
         h = self.a(x).relu()
@@ -1548,53 +1551,53 @@ def code_branches_on_width() -> Made:
     return Net(forward, a=nn.Linear(4, 9), b=nn.Linear(9, 3)), randn(5, 4)
 
 
-@row()
+@row({"a": 9})
 def divided_by_its_width() -> Made:
     return Net(
         lambda self, x: self.b(self.a(x).relu() / self.a.weight.shape[0]) * self.b.weight.shape[1] ** 0.5, a=nn.Linear(4, 9, bias=False), b=nn.Linear(9, 3, bias=False)
     ), randn(5, 4)
 
 
-@row()
+@row(None, "aten.mul")
 def number_with_an_odd_law() -> Made:
     return Net(
         lambda self, x: self.b(self.a(x).relu() * (1 + 1 / self.a.weight.shape[0])), a=nn.Linear(4, 9), b=nn.Linear(9, 3)
     ), randn(5, 4)
 
 
-@row()
+@row(None, "aten.add")
 def number_added_depends_on_width() -> Made:
     return Net(
         lambda self, x: self.b(self.a(x).relu() + 1 / self.a.weight.shape[0]), a=nn.Linear(4, 9), b=nn.Linear(9, 3)
     ), randn(5, 4)
 
 
-@row()
+@row(None, "aten.add")
 def whole_number_added_depends_on_width() -> Made:
     return Net(
         lambda self, x: self.b(self.a(x).relu() + self.a.weight.shape[0]), a=nn.Linear(4, 9), b=nn.Linear(9, 3)
     ), randn(5, 4)
 
 
-@row()
+@row(None, "aten.pow")
 def power_depends_on_width() -> Made:
     return Net(
         lambda self, x: self.b(self.a(x).relu() ** self.a.weight.shape[0]), a=nn.Linear(4, 3), b=nn.Linear(3, 3)
     ), randn(5, 4)
 
 
-@row()
+@row(None, "aten.full")
 def tensor_made_from_the_width() -> Made:
     return Net(
         lambda self, x: self.b(self.a(x).relu() * torch.full((1,), self.a.weight.shape[0], dtype=x.dtype)), a=nn.Linear(4, 9), b=nn.Linear(9, 3)
     ), randn(5, 4)
 
 
-@row()
+@row(None, "aten.matmul")
 def ones_of_the_width() -> Made:
     # ones @ W sums over the width
     return Net(
-        lambda self, x: self.b(x.relu() + torch.ones(self.a.weight.shape[0], dtype=x.dtype) @ self.a(x).mT[..., None] if False else self.a(x).relu() @ torch.ones(self.a.weight.shape[0], 4, dtype=x.dtype)),
+        lambda self, x: self.b(self.a(x).relu() @ torch.ones(self.a.weight.shape[0], 4, dtype=x.dtype)),
         a=nn.Linear(4, 9), b=nn.Linear(4, 3),
     ), randn(5, 4)
 
@@ -1614,13 +1617,13 @@ def cosine_similarity() -> Made:
     return Net(lambda self, x: F.cosine_similarity(self.a(x), self.b(x)), a=nn.Linear(4, 6), b=nn.Linear(4, 6)), randn(5, 4)
 
 
-@row()
+@row({"a": 7})
 def fourier_features() -> Made:
     return Net(
         lambda self, x: self.b(torch.cat([self.a(x).sin(), self.a(x).cos()], -1)), a=nn.Linear(4, 7), b=nn.Linear(14, 3)
     ), randn(5, 4)
 
 
-@row()
+@row({"a": 7})
 def dead_branch_and_unused_layer() -> Made:
     return Net(lambda self, x: self.b(self.a(x).relu()), a=nn.Linear(4, 7), b=nn.Linear(7, 3), unused=nn.Linear(7, 7)), randn(5, 4)

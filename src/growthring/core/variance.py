@@ -180,64 +180,77 @@ def preserve(
         ratios: operator -> log of (new / old) of a factor in the model's code.
     """
     nodes = _classes(records, count, ratios)
-    held = {nodes.find(nodes.one)[0]}
+    root, offset = nodes.find(nodes.one)
+    held = {root: -offset}
     while True:
         trial = _Assignment(nodes, held)
         clash = trial.run(records, targets)
         if clash is None:
             break
-        held.add(clash)
+        held |= clash
     result = Factors(tensors={name: math.exp(c) for name, c in trial.factors.items()})
     _finish(records, result, trial.scale)
     return result
 
 
 class _Assignment:
-    """One attempt to give every class of scales a value; the classes in `held` keep s = 1."""
+    """One attempt to give every class of scales a value; those in `held` have theirs."""
 
-    def __init__(self, nodes: _Potentials, held: set[int]) -> None:
+    def __init__(self, nodes: _Potentials, held: Mapping[int, float]) -> None:
         self.nodes, self.held = nodes, held
-        root, offset = nodes.find(nodes.one)
-        self.potential = dict.fromkeys(held, 0.0) | {root: -offset}
+        self.potential = dict(held)
         self.factors: dict[str, float] = {}
+        self._followers: dict[tuple[str, ...], float] = {}
 
     def scale(self, node: int) -> float:
         root, offset = self.nodes.find(node)
         return self.potential.setdefault(root, 0.0) + offset
 
-    def run(self, records: Sequence[Record], targets: Mapping[str, float]) -> int | None:
-        """Assigns along the records; returns a class that has to be held, or None if all is consistent."""
-        followers: dict[tuple[str, ...], float] = {}
+    def run(
+        self, records: Sequence[Record], targets: Mapping[str, float]
+    ) -> dict[int, float] | None:
+        """Assigns along the records; returns a class to hold and its value, or None if all is consistent."""
         for r in records:
+            clash = None
             if r.kind in ("weight", "own"):
-                assert r.output is not None
-                source = r.inputs[0] if r.kind == "weight" else self.nodes.one
-                wanted = targets.get(r.names[0], 0.0)
-                root, offset = self.nodes.find(r.output)
-                if root not in self.potential:
-                    self.potential[root] = self.scale(source) + wanted - offset
-                c = self.scale(r.output) - self.scale(source)
-                agrees = abs(self.factors.setdefault(r.names[0], c) - c) <= _TOLERANCE
-                fits = agrees and min(abs(c - wanted), abs(c)) <= _TOLERANCE
-                nodes = (source, r.output)
+                clash = self._edge(r, targets.get(r.names[0], 0.0))
             elif r.kind in ("bias", "stats"):
-                c = self.scale(r.inputs[0])
-                fits = agrees = abs(followers.setdefault(r.names, c) - c) <= _TOLERANCE
-                nodes = (r.inputs[0], r.inputs[0])
-            else:
-                continue
-            if fits:
-                continue
-            for node in nodes:
-                root = self.nodes.find(node)[0]
-                if root not in self.held:
-                    return root
-            if not agrees:
-                raise ScaleConflict(
-                    f"parameter '{r.names[0]}' is used twice and would need two different factors, so a "
-                    "factor that changes with width cannot be compensated in the weights."
-                )
+                s = self.scale(r.inputs[0])
+                wanted = self._followers.setdefault(r.names, s)
+                if abs(wanted - s) > _TOLERANCE:
+                    clash = self._hold(r, [(r.inputs[0], wanted)])
+            if clash is not None:
+                return clash
         return None
+
+    def _edge(self, r: Record, target: float) -> dict[int, float] | None:
+        """A weight takes its target factor, or 1, or what the classes at both ends leave it."""
+        assert r.output is not None
+        source = r.inputs[0] if r.kind == "weight" else self.nodes.one
+        root, offset = self.nodes.find(r.output)
+        if root not in self.potential:
+            self.potential[root] = self.scale(source) + target - offset
+        s_in, s_out = self.scale(source), self.scale(r.output)
+        c = s_out - s_in
+        before = self.factors.setdefault(r.names[0], c)
+        if abs(before - c) > _TOLERANCE:
+            return self._hold(r, [(source, s_out - before), (r.output, s_in + before)])
+        if min(abs(c - target), abs(c)) > _TOLERANCE:
+            for node in (source, r.output):  # neither: this activation keeps its scale
+                root, offset = self.nodes.find(node)
+                if root not in self.held:
+                    return {root: -offset}
+        return None
+
+    def _hold(self, r: Record, wishes: Sequence[tuple[int, float]]) -> dict[int, float]:
+        for node, value in wishes:
+            root, offset = self.nodes.find(node)
+            if root not in self.held:
+                return {root: value - offset}
+        raise ScaleConflict(
+            f"parameter '{r.names[0]}' is used twice and would need two different factors, so a factor "
+            "that changes with width cannot be compensated in the weights."
+        )
 
 
 def forward(
