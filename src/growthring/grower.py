@@ -142,8 +142,7 @@ class Grower:
                 exact = noisy = compare(before, outputs())
                 self._check_change(exact, factors)
             if self.noise:
-                for name, value in add_noise(step, grown, self.noise, self.generator, cache):
-                    tensors[name].data = value
+                add_noise(step, grown, self.noise, self.generator, cache)
                 if measure:
                     noisy = compare(before, outputs())
         except BaseException as error:

@@ -9,7 +9,6 @@ tensors taken apart.
 from __future__ import annotations
 
 import contextlib
-import enum
 import logging
 import operator
 import warnings
@@ -23,6 +22,7 @@ from torch import nn
 from torch.export.graph_signature import ExportGraphSignature, InputKind
 
 from growthring.errors import InputError, TraceError
+from growthring.graph.watch import watch_reads
 
 ExampleInputs = torch.Tensor | Sequence[Any] | Mapping[str, Any]
 
@@ -215,63 +215,6 @@ def _quiet() -> Iterator[None]:
         logging.disable(disabled)
 
 
-@contextlib.contextmanager
-def _watch(model: nn.Module, reads: set[tuple[str, str]]) -> Iterator[None]:
-    """Notes which whole numbers the code of the model's modules reads from their attributes.
-
-    Each watched object is lent a subclass of its own class for the time being. Modules of torch
-    itself are left
-    alone: rules and handlers know their attributes.
-    """
-    classes: dict[type, type] = {}
-    places: dict[int, list[tuple[str, str]]] = {}
-    lent: list[tuple[Any, type]] = []
-
-    def watched(cls: type) -> type:
-        def __getattribute__(self: Any, name: str) -> Any:
-            value = cls.__getattribute__(self, name)  # type: ignore[call-arg]
-            if type(value) in (int, list, tuple) and id(self) in places:
-                reads.update((path, prefix + name) for path, prefix in places[id(self)])
-            return value
-
-        body = {"__getattribute__": __getattribute__, "__module__": cls.__module__}
-        return type(cls.__name__, (cls,), body)
-
-    def lend(item: Any, path: str, prefix: str) -> None:
-        known = id(item) in places
-        places.setdefault(id(item), []).append((path, prefix))
-        if known:
-            return
-        cls = type(item)
-        try:
-            if cls not in classes:
-                classes[cls] = watched(cls)
-            item.__class__ = classes[cls]
-            lent.append((item, cls))
-        except (TypeError, AttributeError):  # slots, C types, odd metaclasses: simply not watched
-            return
-
-    try:
-        for path, module in model.named_modules():
-            if type(module).__module__.startswith("torch."):
-                continue
-            for name, value in list(vars(module).items()):
-                if is_plain_object(value) and not name.startswith("_"):
-                    lend(value, path, f"{name}.")
-            lend(module, path, "")
-        yield
-    finally:
-        for item, cls in lent:
-            item.__class__ = cls
-
-
-def is_plain_object(value: Any) -> bool:
-    """Whether something is a holder of settings: an object with attributes, not a module, tensor or function."""
-    if isinstance(value, (nn.Module, type, torch.Tensor, enum.Enum)) or callable(value):
-        return False
-    return hasattr(value, "__dict__") and type(value).__module__ != "builtins"
-
-
 def trace(
     model: nn.Module,
     example_inputs: ExampleInputs,
@@ -293,7 +236,7 @@ def trace(
     """
     args, kwargs = split_inputs(example_inputs)
     reads: set[tuple[str, str]] = set()
-    watching = _watch(model, reads) if watch else contextlib.nullcontext()
+    watching = watch_reads(model, reads) if watch else contextlib.nullcontext()
     try:
         with _mode(model, training), _quiet(), watching:
             program = torch.export.export(_Flat(model, outputs), args, kwargs, strict=False)

@@ -6,7 +6,7 @@ Nothing is trained or searched: the new tensors follow from the old ones, the pl
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -146,15 +146,14 @@ def add_noise(
     noise: float,
     generator: torch.Generator,
     cache: dict[Axis, Layout],
-) -> Iterator[tuple[str, torch.Tensor]]:
-    """Noise of relative size `noise` on second halves of pairs; yields the tensors it changes, with noise added."""
+) -> None:
+    """Adds noise of relative size `noise` to second halves of pairs, in place.
+
+    Depthwise filters and vectors get none: their pairs part through the signs of what reads them.
+    """
     for name, new in grown.items():
         spec = step.plan.groups.specs[name]
-        if spec.kind != "weight" or spec.tied or step.plan.initial[name].constant is not None:
-            continue
-        if not spec.read:
-            continue  # depthwise filters and gains: their pairs part through what reads them
-        layouts = step.layouts(spec.axes, cache)
-        noisy = new.clone()
-        break_symmetry(noisy, layouts, spec.read, noise * step.std(spec), generator)
-        yield name, noisy
+        is_drawn = step.plan.initial[name].constant is None and not spec.tied
+        if spec.kind == "weight" and spec.read and is_drawn:
+            layouts = step.layouts(spec.axes, cache)
+            break_symmetry(new, layouts, spec.read, noise * step.std(spec), generator)
