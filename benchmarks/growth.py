@@ -4,6 +4,8 @@
 
 Seconds: each repeat makes a fresh copy of the model at stage t, times `Grower.grow(measure=False)` on
 it, then times `[p.detach().clone() for p in model.parameters()]` of the grown model in the same process.
+Both find memory in the same state (see `time_step`): pages that the system has yet to supply cost several
+times what copying into them does, so a copy that reuses what growth has just freed would look too cheap.
 
 Memory: torch's CPU allocator reports every allocation and release to the profiler
 (`profile_memory=True`); their running sum is the memory that the growth step holds, to the byte,
@@ -15,6 +17,7 @@ process of its own is taken (Linux: /proc/self/clear_refs resets it, VmHWM reads
 from __future__ import annotations
 
 import argparse
+import contextlib
 import copy
 import cProfile
 import ctypes
@@ -23,6 +26,7 @@ import json
 import pstats
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -81,14 +85,44 @@ def copies(model: nn.Module) -> list[torch.Tensor]:
     return [p.detach().clone() for p in model.parameters()]
 
 
-def time_step(case: Case, stage: int, noise: float, repeats: int) -> tuple[Sample, Sample]:
-    """Seconds of copying and of growing."""
+def keep_freed_memory() -> None:
+    """Tells glibc to serve tensors from its heap and to keep what is freed: memory can then be warm."""
+    with contextlib.suppress(OSError):
+        libc = ctypes.CDLL("libc.so.6")
+        libc.mallopt(-4, 0)  # M_MMAP_MAX
+        libc.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
+
+
+def return_freed_memory() -> None:
+    """Gives memory that is free, yet held, back to the system."""
+    gc.collect()
+    with contextlib.suppress(OSError):
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
+
+
+def time_step(
+    case: Case, stage: int, noise: float, repeats: int, warm: bool
+) -> tuple[Sample, Sample]:
+    """Seconds of copying and of growing, both in memory of the same state.
+
+    Warm: twice the model's size was just used and freed. Cold: the system has to supply every page,
+    which costs more than copying into it.
+    """
+
+    def prepare() -> None:
+        if warm:
+            _ = [copies(case.plan.model) for _ in range(2)]
+        else:
+            return_freed_memory()
+
     copying, growing = [], []
     for i in range(repeats + 1):
         grower = case.grower(stage, noise)
-        grown = seconds(lambda grower=grower: grower.grow(measure=False))
-        copied = seconds(lambda grower=grower: copies(grower.model))
-        if i:  # the first repeat takes new memory from the system
+        prepare()
+        grown = seconds(partial(grower.grow, measure=False))
+        prepare()
+        copied = seconds(partial(copies, grower.model))
+        if i:
             growing.append(grown)
             copying.append(copied)
     return Sample(tuple(copying)), Sample(tuple(growing))
@@ -117,10 +151,7 @@ def resident(field: str) -> int:
 def resident_growth(grower: gr.Grower) -> int | None:
     """Peak resident memory of a growth step beyond what there was before it; None where there is no /proc."""
     try:
-        gc.collect()
-        ctypes.CDLL("libc.so.6").malloc_trim(
-            0
-        )  # memory that is free, yet held, would hide the growth
+        return_freed_memory()  # it would hide the growth
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
         return None
@@ -154,12 +185,17 @@ def memory_in_a_process(name: str, stage: int, noise: float, seed: int) -> dict[
 
 def run(args: argparse.Namespace) -> Result:
     """Times and weighs the steps of every network."""
+    keep_freed_memory()
     times = Table(
         "Seconds of one growth step",
         [
             *("network", "step", "parameters", "copy once, ms", "grow, ms"),
-            *(f"ratio (target ≤ {TARGET_SECONDS:g})", "ratio with noise=0"),
+            *(f"ratio (target ≤ {TARGET_SECONDS:g})", "ratio in cold memory", "ratio with noise=0"),
         ],
+    )
+    times.notes.append(
+        "Growing and copying find memory in the same state: warm (it was just used and freed, so the ratio "
+        "is of the work alone) or cold (the system supplies every page, to both)."
     )
     memory = Table(
         "Memory at the peak of one growth step, as a multiple of the grown parameters",
@@ -181,18 +217,19 @@ def run(args: argparse.Namespace) -> Result:
         for stage in STEPS:
             step = f"{stage} → {stage + 1}"
             params = [case.plan.num_parameters(t) for t in (stage, stage + 1)]
-            copying, growing = time_step(case, stage, DEFAULT_NOISE, args.repeats)
-            quiet = ratio(*reversed(time_step(case, stage, 0.0, args.repeats)))
+            copying, growing = time_step(case, stage, DEFAULT_NOISE, args.repeats, warm=True)
             factor = ratio(growing, copying)
+            cold = ratio(*reversed(time_step(case, stage, DEFAULT_NOISE, args.repeats, warm=False)))
+            quiet = ratio(*reversed(time_step(case, stage, 0.0, args.repeats, warm=True)))
             milliseconds = [Sample(tuple(1e3 * v for v in s.values)) for s in (copying, growing)]
             times.rows.append(
                 [name, step, " → ".join(f"{n / 1e6:.1f}M" for n in params)]
                 + [m.show(1) for m in milliseconds]
-                + [f"**{factor.show(1)}**", quiet.show(1)]
+                + [f"**{factor.show(1)}**", cold.show(1), quiet.show(1)]
             )
             profiler = cProfile.Profile()
             grower = case.grower(stage)
-            gc.collect()
+            time_step(case, stage, DEFAULT_NOISE, 0, warm=True)
             profiler.runcall(grower.grow, measure=False)
             found = shares(profiler, _PARTS)
             where.rows.append([name, step, *(f"{100 * s:.0f} %" for s, _ in found.values())])
@@ -213,6 +250,7 @@ def run(args: argparse.Namespace) -> Result:
                 "copy": copying.as_dict(),
                 "grow": growing.as_dict(),
                 "ratio": factor.as_dict(),
+                "ratio_in_cold_memory": cold.as_dict(),
                 "ratio_without_noise": quiet.as_dict(),
                 "memory": weights[0],
                 "memory_without_noise": weights[1],

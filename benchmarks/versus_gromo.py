@@ -19,6 +19,7 @@ import io
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ import torch
 from torch import nn
 
 import growthring as gr
-from benchmarks.measure import Result, Sample, Table, main, parser, seconds
+from benchmarks.measure import Result, Sample, Table, main, parser, ratio, seconds
 from growthring import zoo
 from growthring.verify import Verification, compare
 
@@ -91,6 +92,7 @@ GROMO: dict[str, dict[str, Any]] = {
         "rescaling": "default_vt",
     },
 }
+YARDSTICK = "pairs, noise 0"
 # settings of growthring's Grower
 OURS: dict[str, dict[str, Any]] = {
     "default (preserving, noise 1e-3)": {},
@@ -132,13 +134,13 @@ def grow_with_gromo(model: nn.Module, settings: dict[str, Any]) -> None:
         layer.delete_update(include_previous=True)  # type: ignore[union-attr]
 
 
-def plan_inside(full: nn.Module, x: torch.Tensor) -> gr.Plan:
-    """Two stages in which only the insides of blocks (or the hidden layers) grow, from half."""
+def inside_widths(full: nn.Module, x: torch.Tensor) -> dict[str, list[int]]:
+    """Widths at two stages in which only the insides of blocks (or the hidden layers) grow, from half."""
     widths = {}
     for group in gr.discover_width_groups(full, x).growable:
         inside = ".first_layer." in group.name or group.name.startswith("layers.")
         widths[group.name] = [group.width // 2 if inside else group.width, group.width]
-    return gr.plan(full, x, stages=2, widths=widths)
+    return widths
 
 
 def outputs(model: nn.Module, x: torch.Tensor, training: bool) -> list[torch.Tensor]:
@@ -158,20 +160,15 @@ class Outcome:
     with_state: int
     live: int
     trains: bool
-    seconds: list[float]
+    milliseconds: float
 
 
 def observe(
-    start: Callable[[], tuple[nn.Module, torch.optim.Optimizer, Callable[[], Any]]],
-    x: torch.Tensor,
-    repeats: int,
+    model: nn.Module, optimizer: torch.optim.Optimizer, grow: Callable[[], Any], x: torch.Tensor
 ) -> Outcome:
-    """Runs a growth several times; looks closely at the last one."""
-    times = []
-    for _ in range(repeats + 1):
-        model, optimizer, grow = start()
-        before = [outputs(model, x, training) for training in (False, True)]
-        times.append(seconds(grow))
+    """Grows once, and looks at the model and its optimizer afterwards."""
+    before = [outputs(model, x, training) for training in (False, True)]
+    elapsed = seconds(grow)
     after = [outputs(model, x, training) for training in (False, True)]
     live = list(model.parameters())
     held = {id(p) for group in optimizer.param_groups for p in group["params"]}
@@ -196,61 +193,73 @@ def observe(
         with_state,
         len(live),
         trains and moved,
-        times[1:],
+        1e3 * elapsed,
     )
 
 
 def compare_task(task: Task, args: argparse.Namespace, table: Table) -> dict[str, Any]:
-    """Every setting of both libraries on one network."""
+    """Every setting of both libraries on one network, in turns."""
     torch.manual_seed(args.seed)
-    small = task.make(0.5)
+    initial = copy.deepcopy(task.make(0.5).state_dict())
     torch.manual_seed(args.seed + 1)
     full = task.make(1.0)
-    initial = copy.deepcopy(small.state_dict())
     x = torch.randn(task.shape, generator=torch.Generator().manual_seed(args.seed))
+    plans = []
     with quiet():
-        planning = seconds(lambda: plan_inside(full, x))
-        plan = plan_inside(full, x)
+        widths = inside_widths(full, x)
+        planning = seconds(lambda: plans.append(gr.plan(full, x, stages=2, widths=widths)))
 
-    def start_gromo(settings: dict[str, Any]) -> Any:
+    def run_gromo(settings: dict[str, Any]) -> Outcome:
         model = task.make(0.5)
         model.load_state_dict(initial)
         optimizer = train(model, args.seed, task.shape)
         torch.manual_seed(args.seed)
-        return model, optimizer, lambda: grow_with_gromo(model, settings)
+        return observe(model, optimizer, lambda: grow_with_gromo(model, settings), x)
 
-    def start_ours(settings: dict[str, Any]) -> Any:
-        model = plan.build_seed()
+    def run_ours(settings: dict[str, Any]) -> Outcome:
+        model = plans[0].build_seed()
         model.load_state_dict(initial)  # strict: it has gromo's own shapes and keys
         optimizer = train(model, args.seed, task.shape)
         generator = torch.Generator().manual_seed(args.seed)
-        grower = gr.Grower(model, plan, optimizer, generator=generator, **settings)
-        return model, optimizer, lambda: grower.grow(measure=False)
+        grower = gr.Grower(model, plans[0], optimizer, generator=generator, **settings)
+        return observe(model, optimizer, lambda: grower.grow(measure=False), x)
 
+    cases = {("gromo", name): partial(run_gromo, given) for name, given in GROMO.items()}
+    cases |= {("growthring", name): partial(run_ours, given) for name, given in OURS.items()}
+    found: dict[tuple[str, str], list[Outcome]] = {key: [] for key in cases}
+    with quiet():
+        for repeat in range(args.repeats + 1):
+            for key, case in cases.items():
+                outcome = case()
+                if repeat:
+                    found[key].append(outcome)
+    times = {key: Sample(tuple(o.milliseconds for o in found[key])) for key in cases}
     data: dict[str, Any] = {"plan_seconds": planning}
-    for library, start, every in (("gromo", start_gromo, GROMO), ("growthring", start_ours, OURS)):
-        for setting, given in every.items():
-            with quiet():
-                outcome = observe(lambda s=start, g=given: s(g), x, args.repeats)  # type: ignore[misc]
-            sample = Sample(tuple(1e3 * v for v in outcome.seconds))
-            table.rows.append(
-                [task.name, library, setting]
-                + [f"{v.relative:.1e}" for v in (outcome.evaluation, outcome.training)]
-                + [
-                    f"{outcome.tracked} of {outcome.live}",
-                    f"{outcome.with_state} of {outcome.live}",
-                ]
-                + ["yes" if outcome.trains else "no", sample.show(1)]
-            )
-            data[f"{library}: {setting}"] = {
-                "eval": outcome.evaluation.as_dict(),
-                "train": outcome.training.as_dict(),
-                "tracked": outcome.tracked,
-                "with_state": outcome.with_state,
-                "live": outcome.live,
-                "trains_every_parameter": outcome.trains,
-                "milliseconds": sample.as_dict(),
-            }
+    for key, outcomes in found.items():
+        last = outcomes[-1]
+        factor = ratio(times[key], times["gromo", YARDSTICK])
+        table.rows.append(
+            [
+                *(
+                    task.name,
+                    *key,
+                    f"{last.evaluation.relative:.1e}",
+                    f"{last.training.relative:.1e}",
+                ),
+                *(f"{last.tracked} of {last.live}", f"{last.with_state} of {last.live}"),
+                *("yes" if last.trains else "no", times[key].show(1), factor.show(2)),
+            ]
+        )
+        data[": ".join(key)] = {
+            "eval": last.evaluation.as_dict(),
+            "train": last.training.as_dict(),
+            "tracked": last.tracked,
+            "with_state": last.with_state,
+            "live": last.live,
+            "trains_every_parameter": last.trains,
+            "milliseconds": times[key].as_dict(),
+            "ratio": factor.as_dict(),
+        }
     table.notes.append(
         f"{task.name}: growthring's plan, made once per training run, took {planning:.1f} s."
     )
@@ -388,7 +397,13 @@ def run(args: argparse.Namespace) -> Result:
         "Hidden widths doubled, by gromo and by growthring",
         [
             *("network", "library", "setting", "change, eval", "change, train"),
-            *("optimizer holds", "momentum kept", "next step trains all", "grow, ms"),
+            *(
+                "optimizer holds",
+                "momentum kept",
+                "next step trains all",
+                "grow, ms",
+                f"relative to gromo, {YARDSTICK}",
+            ),
         ],
     )
     data: dict[str, Any] = {}

@@ -3,7 +3,8 @@
     python scripts/model_table.py                    the whole table, about ten minutes on one core
     python scripts/model_table.py --only 'timm:*'    only what matches; prints, and leaves the file alone
 
-Ends with an error if a model grew inexactly, or was refused though the catalogue says that it grows (or the reverse).
+Ends with an error if a model grew inexactly, or was refused though the catalogue
+says that it grows (or the reverse).
 """
 
 import argparse
@@ -30,6 +31,7 @@ from growthring.core.variance import Mode  # noqa: E402
 from scripts.models import CATALOGUE  # noqa: E402
 from scripts.models.entry import Entry  # noqa: E402
 from scripts.models.growing import (  # noqa: E402
+    LEAST_SENSITIVITY,
     SEED,
     STAGES,
     START,
@@ -97,13 +99,17 @@ def _measure_in(row: Row, prepared: Prepared, name: str) -> None:
         row.seed_share = first / last
         row.unknown = dict(plan.groups.unknown)
     for mode in MODES:
-        grown, worst = grow_through(plan, prepared.fresh_inputs, mode)
+        outcome = grow_through(plan, prepared.fresh_inputs, mode)
+        worst = outcome.worst
         mark = "*" if name == "float64" and plan.groups.precision > 1e-10 else ""
         row.changes[(name, mode)] = f"{worst:.0e}{mark}"
         if not worst <= bound(plan, mode):
             row.complaints.append(f"{name}, mode {mode}: changed its outputs by {worst:.1e}")
+        if outcome.sensitivity < LEAST_SENSITIVITY:
+            text = f"{name}, mode {mode}: its outputs hardly depend on its inputs ({outcome.sensitivity:.0e})"
+            row.complaints.append(text)
         shapes = {n: t.shape for n, t in prepared.model.state_dict().items()}
-        if {n: t.shape for n, t in grown.state_dict().items()} != shapes:
+        if {n: t.shape for n, t in outcome.model.state_dict().items()} != shapes:
             row.complaints.append(f"{name}, mode {mode}: not the shapes of the full model")
 
 
@@ -131,8 +137,9 @@ HEADER = """\
 
 <!-- Written by scripts/model_table.py; do not edit. -->
 
-Every model here was grown through {stages} stages from a seed of {start:g} of its width to its own shapes, noise 0, seed {seed}.
-Before growing, all weights and running statistics were moved off their initial values at random.
+Every model here was grown through {stages} stages from a seed of {start:g} of its width to its own shapes,
+noise 0, random seed {seed}. Before growing, all parameters were moved off their initial values
+at random, and running statistics set to those of the inputs, so that the outputs depend on the inputs.
 
 - command: `make docs-table` (`python scripts/model_table.py`)
 - machine: {machine}
@@ -142,12 +149,14 @@ Before growing, all weights and running statistics were moved off their initial 
 | --- | --- |
 | groups | width groups that grow / all of them (inputs, outputs, kernel sizes and the like never grow) |
 | parameters | seed → full |
-| off, preserving | largest relative change of any output at any growth step, by mode of variance transfer and precision, on the example inputs and on others. Exact is ≤ 1e-12 in float64, ≤ 1e-5 in float32; in mode preserving the ε inside norms may leave up to 1e-3 |
+| off, preserving | largest relative change of any output at any growth step, by mode and precision |
+| exact | ≤ 1e-12 in float64, ≤ 1e-5 in float32; in mode preserving the ε inside norms may leave up to 1e-3 |
 | * | the model's own code casts to float32 inside, so the float32 bound holds |
 | — | the model's own code does not run in float64 |
 | seconds | discovery and planning |
 
-transformers models have tiny configurations; torchvision and timm models are the named ones, on small images where they take them.
+transformers models have tiny configurations; torchvision and timm models are the named ones, on small images
+where they take them.
 """
 
 

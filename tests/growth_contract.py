@@ -97,7 +97,11 @@ def attributes(model: nn.Module) -> dict[tuple[str, str], Any]:
                 found[path, name] = value
             elif isinstance(value, list):
                 found[path, name] = tuple(value)
-            elif hasattr(value, "__dict__") and not callable(value) and not isinstance(value, nn.Module):
+            elif (
+                hasattr(value, "__dict__")
+                and not callable(value)
+                and not isinstance(value, nn.Module)
+            ):
                 for k, v in vars(value).items():
                     if isinstance(v, PLAIN):
                         found[path, f"{name}.{k}"] = v
@@ -144,7 +148,9 @@ def check_contract(
             outputs, gradient = run(model, inputs, t)
             for a, b in zip(before[t][0], outputs, strict=True):
                 found = distance(a, b)
-                assert found <= limit, f"stage {stage + 1} training={t}: outputs differ by {found:.1e}"
+                assert found <= limit, (
+                    f"stage {stage + 1} training={t}: outputs differ by {found:.1e}"
+                )
             if not gradients:
                 continue
             scale = max(
@@ -207,4 +213,3 @@ class Net(nn.Module):
 
 def parameter(*shape: int, std: float = 0.3, seed: int = 11) -> nn.Parameter:
     return nn.Parameter(std * randn(*shape, seed=seed))
-

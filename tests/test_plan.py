@@ -14,7 +14,9 @@ from tests.growth_contract import Net, attributes, check_contract, make_plan, ra
 
 
 def mlp() -> nn.Sequential:
-    return nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 12), nn.ReLU(), nn.Linear(12, 3))
+    return nn.Sequential(
+        nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 12), nn.ReLU(), nn.Linear(12, 3)
+    )
 
 
 def convnet() -> nn.Sequential:
@@ -30,7 +32,9 @@ IMAGE = torch.zeros(1, 3, 8, 8)
 
 def snapshot(model: nn.Module):
     """Everything a caller could notice of a model."""
-    tensors = {n: t.detach().clone() for n, t in [*model.named_parameters(), *model.named_buffers()]}
+    tensors = {
+        n: t.detach().clone() for n, t in [*model.named_parameters(), *model.named_buffers()]
+    }
     ids = {n: id(t) for n, t in [*model.named_parameters(), *model.named_buffers()]}
     modules = {n: (type(m), m.training, set(vars(m))) for n, m in model.named_modules()}
     return tensors, ids, modules, attributes(model), torch.get_rng_state()
@@ -77,8 +81,6 @@ def test_explicit_widths():
 
 
 def test_explicit_widths_by_glob():
-    plan = gr.plan(mlp(), X, stages=2, widths={"[02]": [2, 16]}) if False else None
-    assert plan is None
     net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
     plan = gr.plan(net, X, stages=3, widths={"*[02]": [2, 5, 8]})
     assert plan.widths("0") == plan.widths("2") == [2, 5, 8]
@@ -156,12 +158,12 @@ def test_freeze_a_module_freezes_what_it_writes_not_what_it_reads():
     net = Net(lambda self, x: self.head(self.body(x)), body=mlp(), head=nn.Linear(3, 2))
     plan = gr.plan(net, X, stages=2, freeze=["body.2"])
     assert set(plan.named_widths(0)) == {"body.0", "body.4"}
-    plan = gr.plan(net, X, stages=2, freeze=["body"])
-    assert not [n for n in plan.named_widths(0) if n.startswith("body")] if plan.groups.growable else True
+    with pytest.raises(gr.GrowthError, match="freeze='body'"):
+        gr.plan(net, X, stages=2, freeze=["body"])
 
 
 def test_freezing_everything_is_refused():
-    with pytest.raises(gr.GrowthError, match=r"nothing in Sequential can grow.*freeze='\*'"):
+    with pytest.raises(gr.GrowthError, match=r"(?s)nothing in Sequential can grow.*freeze='\*'"):
         gr.plan(mlp(), X, freeze=["*"])
 
 
@@ -211,7 +213,7 @@ def test_the_seed_has_the_deviations_of_its_own_fan_in():
     seed = plan.build_seed()
     assert seed[0].out_channels == 16 and seed[3].in_channels == 16 and seed[8].in_features == 96
     for i, grown in ((0, 1.0), (3, 64 / 16), (8, 384 / 96)):
-        ratio = float(seed[i].weight.std() / model[i].weight.std())
+        ratio = float(seed[i].weight.detach().std() / model[i].weight.detach().std())
         assert ratio == pytest.approx(math.sqrt(grown), rel=0.1), i
 
 
@@ -223,7 +225,7 @@ def test_the_seed_of_a_grouped_transposed_convolution_follows_its_fan_in():
     seed = plan.build_seed()
     # torch's own initialiser sees weight[:, 0], but what one output sums over is in/groups · kernel
     grown = (64 / 2) / (seed[2].in_channels / 2)
-    ratio = float(seed[2].weight.std() / model[2].weight.std())
+    ratio = float(seed[2].weight.detach().std() / model[2].weight.detach().std())
     assert ratio == pytest.approx(math.sqrt(grown), rel=0.1)
 
 
@@ -266,7 +268,11 @@ def test_a_padding_row_stays_zero_through_growth():
 
 
 def test_tied_parameters_stay_tied():
-    model = Net(lambda self, x: self.b(self.e(x).relu()), e=nn.Embedding(10, 9), b=nn.Linear(9, 10, bias=False))
+    model = Net(
+        lambda self, x: self.b(self.e(x).relu()),
+        e=nn.Embedding(10, 9),
+        b=nn.Linear(9, 10, bias=False),
+    )
     model.b.weight = model.e.weight
     plan = make_plan(model, torch.arange(6)[None], stages=3)
     seed = plan.build_seed()
@@ -322,7 +328,9 @@ def test_without_build_a_closure_is_refused():
 
 def lambda_model(width: int) -> nn.Module:
     net = Net(
-        lambda self, x: self.b(self.shape(self.a(x))), a=nn.Linear(4, width * 3), b=nn.Conv1d(width, 2, 1)
+        lambda self, x: self.b(self.shape(self.a(x))),
+        a=nn.Linear(4, width * 3),
+        b=nn.Conv1d(width, 2, 1),
     )
     net.shape = lambda h: h.view(h.shape[0], width, 3)
     return net

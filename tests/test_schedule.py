@@ -1,5 +1,7 @@
 """Width schedules."""
 
+import itertools
+
 import pytest
 
 from growthring.errors import PlanError
@@ -12,7 +14,7 @@ def test_the_published_widths():
 
 def test_even_growth_ends_at_the_full_width():
     fractions = width_fractions(5, 0.25, None)
-    ratios = [b / a for a, b in zip(fractions, fractions[1:], strict=False)]
+    ratios = [b / a for a, b in itertools.pairwise(fractions)]
     assert fractions[0] == 0.25 and fractions[-1] == 1
     assert max(ratios) == pytest.approx(min(ratios))
 

@@ -115,4 +115,6 @@ def test_inputs_by_name_and_chosen_outputs():
 
 def test_as_dict_is_json():
     net = nn.Linear(3, 2)
-    assert json.loads(json.dumps(gr.verify(net, net, torch.ones(1, 3)).as_dict()))["relative"] == 0.0
+    assert (
+        json.loads(json.dumps(gr.verify(net, net, torch.ones(1, 3)).as_dict()))["relative"] == 0.0
+    )

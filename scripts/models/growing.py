@@ -15,8 +15,11 @@ STAGES = 4
 START = 0.25
 SEED = 0
 
-# Largest relative change that counts as exact (issue 2): float32, float64, and rescaling in front of norms with an ε.
+# Largest relative change that counts as exact: float32, float64, and rescaling in front of norms with an ε.
 FLOAT32_BOUND, FLOAT64_BOUND, PRESERVING_BOUND = 1e-5, 1e-12, 1e-3
+
+# Outputs must differ at least this much between two inputs.
+LEAST_SENSITIVITY = 1e-2
 
 
 @dataclass(frozen=True)
@@ -67,36 +70,74 @@ def prepare(entry: Entry, quick: bool = False) -> Prepared:
 
 
 def perturb(model: nn.Module, generator: torch.Generator) -> None:
-    """Moves every parameter and the running statistics off their initial values.
+    """Moves every parameter off its initial value.
 
     Zero biases, unit gains and layer scales of 1e-6 would hide much of what could go wrong.
     """
     with torch.no_grad():
         for p in model.parameters():
-            p.add_(torch.randn(p.shape, generator=generator).to(p), alpha=0.05)
-        for name, b in model.named_buffers():
-            if name.endswith("running_mean"):
-                b.add_(torch.randn(b.shape, generator=generator).to(b), alpha=0.1)
-            elif name.endswith("running_var"):
-                b.mul_(torch.rand(b.shape, generator=generator).to(b) + 0.5)
+            # Weights keep their order of magnitude: a deep network would amplify rounding otherwise.
+            size = 0.5 * float(p.std(correction=0)) if p.dim() > 1 else 0.0
+            p.add_(torch.randn(p.shape, generator=generator).to(p), alpha=size or 0.05)
+
+
+def calibrate(model: nn.Module, inputs: ExampleInputs) -> None:
+    """Sets running statistics to those of the inputs.
+
+    With those of a fresh model, the signal of a deep network dies out in eval mode: its outputs hardly depend on
+    the inputs, and a wrongly grown layer would not show. Variances of channels that are nearly silent on so few
+    inputs are raised to a tenth of their norm's mean: dividing by them would amplify rounding.
+    """
+    norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    if not norms:
+        return
+    momenta = [m.momentum for m in norms]
+    args, kwargs = split_inputs(inputs)
+    for m in norms:
+        m.momentum = 1.0
+    try:
+        with torch.no_grad():
+            model.train()(*args, **kwargs)
+    finally:
+        model.eval()
+        for m, momentum in zip(norms, momenta, strict=True):
+            m.momentum = momentum
+            if m.running_var is not None:
+                m.running_var.clamp_(min=0.1 * float(m.running_var.mean()))
 
 
 def perturbed_seed(plan: gr.Plan) -> nn.Module:
-    """The seed of a plan, moved off its initial values."""
+    """The seed of a plan, moved off its initial values, with running statistics that suit its inputs."""
     seed = plan.build_seed().eval()
-    perturb(seed, torch.Generator().manual_seed(SEED + 1))
+    generator = torch.Generator().manual_seed(SEED + 1)
+    perturb(seed, generator)
+    torch.manual_seed(SEED)  # dropout
+    calibrate(seed, plan.example_inputs)
     return seed
 
 
-def grow_through(plan: gr.Plan, fresh_inputs: ExampleInputs, mode: Mode) -> tuple[nn.Module, float]:
-    """Grows a perturbed seed to full size without noise.
+@dataclass(frozen=True)
+class Outcome:
+    """A model grown to full size.
 
-    Returns:
-        The grown model with plain norms, and the worst relative change of any step, on either inputs.
+    Attributes:
+        model: the grown model, with plain norms.
+        worst: the largest relative change of any output at any step, on the plan's inputs and on fresh ones.
+        sensitivity: how much the outputs differ between those two inputs. Were it tiny, `worst` would mean nothing.
     """
+
+    model: nn.Module
+    worst: float
+    sensitivity: float
+
+
+def grow_through(plan: gr.Plan, fresh_inputs: ExampleInputs, mode: Mode) -> Outcome:
+    """Grows a perturbed seed to full size without noise."""
     model = perturbed_seed(plan)
     generator = torch.Generator().manual_seed(SEED + 2)
     grower = gr.Grower(model, plan, variance_transfer=mode, noise=0.0, generator=generator)
+    example = outputs_of(model, plan.example_inputs, plan.outputs)
+    sensitivity = compare(example, outputs_of(model, fresh_inputs, plan.outputs)).relative
     worst = 0.0
     while not grower.is_full:
         before = outputs_of(model, fresh_inputs, plan.outputs)
@@ -105,7 +146,7 @@ def grow_through(plan: gr.Plan, fresh_inputs: ExampleInputs, mode: Mode) -> tupl
         assert report.change is not None
         worst = max(worst, report.change.relative, compare(before, after).relative)
     grower.finish()
-    return model, worst
+    return Outcome(model, worst, sensitivity)
 
 
 def bound(plan: gr.Plan, mode: Mode) -> float:

@@ -142,3 +142,13 @@ def end(module: nn.Module) -> None:
         if stand_in.hook is not None:
             stand_in.hook.remove()
         del module.forward
+
+
+def active(model: nn.Module) -> dict[str, Fade]:
+    """The fades that are under way on a model, by module."""
+    found = {}
+    for path, module in model.named_modules():
+        stand_in = vars(module).get("forward")
+        if isinstance(stand_in, FadedForward):
+            found[path] = stand_in.fade
+    return found

@@ -69,6 +69,12 @@ class Grower:
         generator: torch.Generator | None = None,
     ) -> None:
         check_model(model)
+        if not isinstance(plan, Plan):
+            raise InputError(f"plan is a {type(plan).__name__}; pass what gr.plan(...) returned.")
+        if generator is not None and not isinstance(generator, torch.Generator):
+            raise InputError(
+                f"generator is a {type(generator).__name__}; pass torch.Generator().manual_seed(...)."
+            )
         if method not in METHODS:
             raise InputError(f"method='{method}' is not known; there is {', '.join(METHODS)}.")
         if variance_transfer not in MODES:
@@ -97,7 +103,8 @@ class Grower:
         )
         for t in range(1, self.stage + 1):
             self.rings.append(plan.stage_widths[t])
-        self._fades: dict[str, fading.Fade] = {}
+        self._fades: dict[str, fading.Fade] = fading.active(model)
+        self._check_optimizers()
 
     @property
     def is_full(self) -> bool:
@@ -204,6 +211,11 @@ class Grower:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Brings the model to the saved stage's shapes, so that `model.load_state_dict` can follow."""
+        missing = [k for k in ("stage", "rings", "widths", "fades", "generator") if k not in state]
+        if missing:
+            raise InputError(
+                f"the state lacks '{missing[0]}': it is not whole, or not from Grower.state_dict()."
+            )
         widths = [self.plan.named_widths(t) for t in range(self.plan.num_stages)]
         if list(state["widths"]) != widths:
             raise InputError("the saved growth follows another plan: its widths per stage differ.")
@@ -254,6 +266,22 @@ class Grower:
             "stage 0 it would be "
             f"{spec.shape(self.plan.stage_widths[0])}. Pass plan.build_seed()."
         )
+
+    def _check_optimizers(self) -> None:
+        """An optimizer of other parameters would silently train nothing of the grown model."""
+        own = {id(p) for p in self.model.parameters()}
+        for optimizer in self.optimizers:
+            if not isinstance(optimizer, torch.optim.Optimizer):
+                raise InputError(
+                    f"optimizer holds a {type(optimizer).__name__}, not a torch optimizer."
+                )
+            held = [p for group in optimizer.param_groups for p in group["params"]]
+            strange = sum(id(p) not in own for p in held)
+            if strange == len(held):
+                raise InputError(
+                    f"none of the {len(held)} parameters of {type(optimizer).__name__} belong to the model. Build the "
+                    "optimizer from the seed: optimizer = Optimizer(seed.parameters(), ...)."
+                )
 
     def _check_shapes(self) -> None:
         widths = self.plan.stage_widths[self.stage]
@@ -336,7 +364,11 @@ class Grower:
         if self.mode in ("paper", "constraint"):
             return
         rescaled = any(c != 1.0 for c in factors.tensors.values())
-        limit = 1e-2 if rescaled and self._has_eps_norms() else 1e3 * self.plan.groups.precision
+        limit = (
+            1e-2
+            if rescaled and self._has_eps_norms()
+            else min(1e3 * self.plan.groups.precision, 0.05)
+        )
         if not change.relative <= limit:
             raise GrowthStepError(
                 f"growing to stage {self.stage + 1} would change the outputs by "

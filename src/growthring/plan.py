@@ -19,7 +19,7 @@ from growthring.graph.analysis import Build, Heads
 from growthring.graph.check import check_finite
 from growthring.graph.discover import discover
 from growthring.graph.groups import TensorSpec, WidthGroup, WidthGroups
-from growthring.graph.sizes import stage_widths, units
+from growthring.graph.sizes import stage_widths, steps_of
 from growthring.graph.skeleton import copy_with, empty_copy, follow_attributes, named_tensors
 from growthring.graph.trace import ExampleInputs, trace
 from growthring.schedule import width_fractions
@@ -286,14 +286,15 @@ def _initial(tensor: torch.Tensor) -> Initial:
 
 def _rounding_notes(groups: WidthGroups, round_to: int) -> list[str]:
     notes = []
-    growing = [g.key for g in groups.growable]
-    for key, (_, unit) in units(groups.spans, groups.full_widths, growing, round_to).items():
-        if unit > round_to:
-            group = next(g for g in groups if g.key == key)
-            notes.append(
-                f"'{group.name}' ({group.width}) steps in units of {unit} to fit the sizes it is "
-                "tied to."
-            )
+    names = {g.key: g.name for g in groups}
+    full = groups.full_widths
+    for steps in steps_of(groups.spans, full, [g.key for g in groups.growable], round_to):
+        for key in steps.groups:
+            unit = full[key] * steps.step // steps.count
+            if unit > round_to:
+                notes.append(
+                    f"'{names[key]}' ({full[key]}) steps in units of {unit} to fit the sizes it is tied to."
+                )
     return notes
 
 
@@ -304,8 +305,17 @@ def _explicit(
 ) -> dict[str, Sequence[int]]:
     """Explicit widths by group, checked."""
     found: dict[str, Sequence[int]] = {}
-    items = [] if widths is None else widths.items() if isinstance(widths, Mapping) else widths
-    for pattern, values in items:
+    try:
+        items = dict(widths or {}) if isinstance(widths, Mapping | None) else list(widths)
+        pairs = [
+            (str(p), list(v)) for p, v in (items.items() if isinstance(items, dict) else items)
+        ]
+    except (TypeError, ValueError):
+        raise PlanError(
+            f"widths={widths!r}: expected a mapping from group names to one width per stage, such as "
+            "{'layer1.conv1': [16, 32, 64]}."
+        ) from None
+    for pattern, values in pairs:
         hits = [g for g in groups if fnmatch.fnmatchcase(g.name, pattern)]
         if not hits:
             groups[pattern]  # raises, and lists the names

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from growthring.errors import PlanError
 
 
@@ -27,8 +29,6 @@ def width_fractions(stages: int, start: float = 0.25, growth: float | None = 0.2
         return [1.0]
     if growth is None:
         growth = start ** (-1 / (stages - 1)) - 1
-    if growth < 0:
-        raise PlanError(
-            f"growth={growth!r}: a network that shrinks between stages is not a growing one."
-        )
+    if not growth >= 0 or math.isinf(growth):
+        raise PlanError(f"growth={growth!r}: the growth rate per stage must be a number from 0 on.")
     return [min(1.0, start * (1 + growth) ** t) for t in range(stages - 1)] + [1.0]

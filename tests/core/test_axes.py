@@ -1,8 +1,7 @@
 """Layouts and rings of an axis, against a reference built entry by entry."""
 
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from growthring.core.axes import (
     Concat,

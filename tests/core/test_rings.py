@@ -5,8 +5,7 @@ import itertools
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from growthring.core.axes import Concat, Fixed, Product, Ref
 from growthring.core.rings import RingMap
@@ -27,7 +26,9 @@ def masks(axes, history, stages):
     names = [reference.entries(a, last) for a in axes]
     found = [torch.zeros([len(n) for n in names], dtype=torch.bool) for _ in range(stages)]
     for place in itertools.product(*(range(len(n)) for n in names)):
-        ring = max((reference.age(n[i], history) for n, i in zip(names, place, strict=True)), default=0)
+        ring = max(
+            (reference.age(n[i], history) for n, i in zip(names, place, strict=True)), default=0
+        )
         found[ring][place] = True
     return found
 
@@ -35,7 +36,10 @@ def masks(axes, history, stages):
 @settings(max_examples=60)
 @given(st.lists(reference.axes, min_size=0, max_size=3), reference.histories())
 def test_masks_counts_sums_and_norms(axes, history):
-    if sum(len(list(reference.entries(a, {g: w[-1] for g, w in history.items()}))) for a in axes) > 60:
+    if (
+        sum(len(list(reference.entries(a, {g: w[-1] for g, w in history.items()}))) for a in axes)
+        > 60
+    ):
         return
     ring_map = grown(tuple(axes), history)
     wanted = masks(axes, history, 4)

@@ -36,7 +36,9 @@ def test_steps_compose():
 
 def test_he_initialisation_stays_he():
     for fan_in in (8, 32, 128):
-        assert deviation("hidden", math.sqrt(2 / 8), 8, fan_in) == pytest.approx(math.sqrt(2 / fan_in))
+        assert deviation("hidden", math.sqrt(2 / 8), 8, fan_in) == pytest.approx(
+            math.sqrt(2 / fan_in)
+        )
         assert deviation("output", 1 / 8, 8, fan_in) == pytest.approx(1 / fan_in)
 
 
@@ -149,7 +151,8 @@ def test_a_fused_projection_takes_the_factor_and_its_reader_gives_it_back():
         record("weight", (2,), 3, "qkv"), record("bias", (3,), None, "qkv_b"),
         record("product", (3, 3), 4), record("scalar", (4,), 5, op=1), record("demand", (5,)),
         record("weight", (3,), 6, "o"), record("bias", (6,), None, "o_b"), record("carry", (0, 6), 7),
-        record("demand", (), 8), record("own", (), 9, "g2"), record("weight", (9,), 10, "head"), record("result", (10,)),
+        record("demand", (), 8), record("own", (), 9, "g2"),
+        record("weight", (9,), 10, "head"), record("result", (10,)),
     ]  # fmt: skip
     found = preserve(records, 11, {}, {1: -0.5 * math.log(2)})
     assert found.tensors["g"] * found.tensors["qkv"] == pytest.approx(2**0.25)
@@ -161,8 +164,12 @@ def test_a_fused_projection_takes_the_factor_and_its_reader_gives_it_back():
 
 
 def test_a_factor_that_nothing_can_take():
-    records = [record("demand", (0,)), record("scalar", (0,), 1, op=3, where="x / width"), record("result", (1,))]
-    with pytest.raises(ScaleConflict, match="x / width|two different scales|model output"):
+    records = [
+        record("demand", (0,)),
+        record("scalar", (0,), 1, op=3, where="x / width"),
+        record("result", (1,)),
+    ]
+    with pytest.raises(ScaleConflict, match=r"x / width|two different scales|model output"):
         preserve(records, 2, {}, {3: HALF})
     assert preserve(records, 2, {}, {}).outputs == pytest.approx([1.0])
 
@@ -197,7 +204,8 @@ def test_a_shared_weight_that_needs_two_factors():
 
 def test_a_shared_bias_demands_one_scale():
     records = [
-        record("demand", (0,)), record("weight", (0,), 1, "u"), record("bias", (1,), None, "b"), record("demand", (), 2),
+        record("demand", (0,)), record("weight", (0,), 1, "u"), record("bias", (1,), None, "b"),
+        record("demand", (), 2),
         record("weight", (2,), 3, "v"), record("bias", (3,), None, "b"), record("demand", (), 4),
         record("weight", (4,), 5, "w"), record("result", (5,)),
     ]  # fmt: skip

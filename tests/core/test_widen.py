@@ -4,8 +4,7 @@ import itertools
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from growthring.core.axes import Concat, Fixed, Product, Ref, layout, negate
 from growthring.core.widen import break_symmetry, normal, place_old, widen_constant, widen_paired
@@ -132,7 +131,7 @@ def test_new_entries_are_drawn(case, after):
 
 
 def test_an_unpaired_unit_is_read_with_zero():
-    _, layouts, new = grow((Ref(0), Ref(1, -1)), {1}, {0: 2, 1: 2}, {0: 4, 1: 5})
+    _, _, new = grow((Ref(0), Ref(1, -1)), {1}, {0: 2, 1: 2}, {0: 4, 1: 5})
     assert new[:2, 4].tolist() == [0.0, 0.0]
     assert torch.equal(new[:2, 2], -new[:2, 3])
     assert bool((new[2:, 4] != 0).all()), "new units may read it freely"
@@ -217,14 +216,29 @@ def test_constant(case, after):
 
 
 def test_place_old_leaves_the_rest():
-    layouts = [layout(Product((Fixed(2), Ref(0))), {0: 1}, {0: 2}), layout(Product((Fixed(2), Ref(1))), {1: 1}, {1: 2})]
+    layouts = [
+        layout(Product((Fixed(2), Ref(0))), {0: 1}, {0: 2}),
+        layout(Product((Fixed(2), Ref(1))), {1: 1}, {1: 2}),
+    ]
     new = torch.full((4, 4), 9.0)
     place_old(torch.arange(4.0).reshape(2, 2), new, layouts, 2.0)
     assert new.tolist() == [[0, 9, 2, 9], [9, 9, 9, 9], [4, 9, 6, 9], [9, 9, 9, 9]]
 
 
 @pytest.mark.parametrize("after", [AFTER, ODD], ids=["mixed steps", "odd steps"])
-@pytest.mark.parametrize("name", ["matrix", "convolution", "flatten", "concatenation", "head size", "head count", "fused projection", "the same width on both axes"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "matrix",
+        "convolution",
+        "flatten",
+        "concatenation",
+        "head size",
+        "head count",
+        "fused projection",
+        "the same width on both axes",
+    ],
+)
 def test_noise_parts_a_pair_without_changing_the_function(name, after):
     axes, read = CASES[name]
     _, layouts, new = grow(axes, read, BEFORE, after)
@@ -232,14 +246,18 @@ def test_noise_parts_a_pair_without_changing_the_function(name, after):
     kept = break_symmetry(noisy, layouts, frozenset(read), 0.1, torch.Generator().manual_seed(5))
     assert kept
     x, _ = paired([layouts[i] for i in sorted(read)])
-    torch.testing.assert_close(contract(noisy, x, read), contract(new, x, read), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(
+        contract(noisy, x, read), contract(new, x, read), rtol=1e-12, atol=1e-12
+    )
     (o,) = [i for i in range(len(axes)) if i not in read and layouts[i].grows]
     followers = [int(i) for i in layouts[o].new if int(layouts[o].partner[i]) != int(i)]
     reads_pairs = bool((layouts[min(read)].sign == -1).any())
     if reads_pairs:
         for i in followers:
             assert not torch.equal(noisy.select(o, i), noisy.select(o, int(layouts[o].partner[i])))
-    assert torch.equal(select_old(noisy, range(len(axes)), layouts), select_old(new, range(len(axes)), layouts))
+    assert torch.equal(
+        select_old(noisy, range(len(axes)), layouts), select_old(new, range(len(axes)), layouts)
+    )
 
 
 def test_noise_on_an_input_layer_changes_the_function_and_says_so():

@@ -22,7 +22,7 @@ class Row:
 
     Attributes:
         make: the model and its inputs.
-        grows: the growable groups and their widths.
+        grows: the growable groups and their widths; a name that starts with "?" stands for any.
         reasons: texts that must occur in the reasons of frozen groups (or in the refusal).
         options: for `plan`.
         training: whether the train-mode outputs are comparable.
@@ -73,12 +73,20 @@ def conv1d() -> Made:
 
 @row({"0": 9, "2": 7})
 def conv2d() -> Made:
-    return chain(nn.Conv2d(3, 9, 3, padding=1), nn.ReLU(), nn.Conv2d(9, 7, 3, stride=2), nn.ReLU(), nn.Conv2d(7, 4, 1))
+    return chain(
+        nn.Conv2d(3, 9, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(9, 7, 3, stride=2),
+        nn.ReLU(),
+        nn.Conv2d(7, 4, 1),
+    )
 
 
 @row({"0": 5})
 def conv3d() -> Made:
-    return chain(nn.Conv3d(2, 5, 3, padding=1), nn.ReLU(), nn.Conv3d(5, 3, 2), inputs=randn(2, 2, 4, 4, 4))
+    return chain(
+        nn.Conv3d(2, 5, 3, padding=1), nn.ReLU(), nn.Conv3d(5, 3, 2), inputs=randn(2, 2, 4, 4, 4)
+    )
 
 
 @row({"0": 6})
@@ -88,67 +96,121 @@ def conv2d_unbatched() -> Made:
 
 @row({"0": 9})
 def conv_circular_padding() -> Made:
-    return chain(nn.Conv2d(3, 9, 3, padding=1, padding_mode="circular"), nn.ReLU(), nn.Conv2d(9, 4, 3, padding="same", padding_mode="reflect"))
+    return chain(
+        nn.Conv2d(3, 9, 3, padding=1, padding_mode="circular"),
+        nn.ReLU(),
+        nn.Conv2d(9, 4, 3, padding="same", padding_mode="reflect"),
+    )
 
 
 @row({"0": 4})
 def conv_grouped() -> Made:
-    return chain(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 12, 3, groups=4), nn.ReLU(), nn.Conv2d(12, 5, 1))
+    return chain(
+        nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 12, 3, groups=4), nn.ReLU(), nn.Conv2d(12, 5, 1)
+    )
 
 
 @row({"0/2": 3, "2": 5})
 def conv_grouped_by_size() -> Made:
-    return chain(nn.Conv2d(3, 6, 3), nn.ReLU(), nn.Conv2d(6, 10, 3, groups=2), nn.ReLU(), nn.Conv2d(10, 5, 1))
+    return chain(
+        nn.Conv2d(3, 6, 3), nn.ReLU(), nn.Conv2d(6, 10, 3, groups=2), nn.ReLU(), nn.Conv2d(10, 5, 1)
+    )
 
 
 @row({"stem": 10, "a/2": 4, "b": 4})
 def resnext_block() -> Made:
     return Net(
-        lambda self, x: self.head((self.stem(x) + self.c(self.n2(self.b(self.n1(self.a(self.stem(x))).relu())).relu())).relu()),
-        stem=nn.Conv2d(3, 10, 1), a=nn.Conv2d(10, 12, 1, bias=False), n1=nn.BatchNorm2d(12),
-        b=nn.Conv2d(12, 12, 3, padding=1, groups=3, bias=False), n2=nn.BatchNorm2d(12), c=nn.Conv2d(12, 10, 1),
+        lambda self, x: self.head(
+            (
+                self.stem(x) + self.c(self.n2(self.b(self.n1(self.a(self.stem(x))).relu())).relu())
+            ).relu()
+        ),
+        stem=nn.Conv2d(3, 10, 1),
+        a=nn.Conv2d(10, 12, 1, bias=False),
+        n1=nn.BatchNorm2d(12),
+        b=nn.Conv2d(12, 12, 3, padding=1, groups=3, bias=False),
+        n2=nn.BatchNorm2d(12),
+        c=nn.Conv2d(12, 10, 1),
         head=nn.Conv2d(10, 4, 1),
     ), randn(*IMAGE)
 
 
 @row({"0": 7})
 def conv_depthwise() -> Made:
-    return chain(nn.Conv2d(3, 7, 3), nn.ReLU(), nn.Conv2d(7, 7, 3, groups=7), nn.ReLU(), nn.Conv2d(7, 5, 1))
+    return chain(
+        nn.Conv2d(3, 7, 3), nn.ReLU(), nn.Conv2d(7, 7, 3, groups=7), nn.ReLU(), nn.Conv2d(7, 5, 1)
+    )
 
 
 @row({"0": 6})
 def conv_depthwise_multiplier() -> Made:
-    return chain(nn.Conv2d(3, 6, 3), nn.ReLU(), nn.Conv2d(6, 18, 3, groups=6), nn.ReLU(), nn.Conv2d(18, 5, 1))
+    return chain(
+        nn.Conv2d(3, 6, 3), nn.ReLU(), nn.Conv2d(6, 18, 3, groups=6), nn.ReLU(), nn.Conv2d(18, 5, 1)
+    )
 
 
 @row({"0": 7, "2": 5})
 def conv_transposed() -> Made:
-    return chain(nn.ConvTranspose2d(3, 7, 2, stride=2), nn.ReLU(), nn.ConvTranspose2d(7, 5, 3), nn.ReLU(), nn.Conv2d(5, 2, 1))
+    return chain(
+        nn.ConvTranspose2d(3, 7, 2, stride=2),
+        nn.ReLU(),
+        nn.ConvTranspose2d(7, 5, 3),
+        nn.ReLU(),
+        nn.Conv2d(5, 2, 1),
+    )
 
 
 @row({"0": 7})
 def conv_transposed_1d() -> Made:
-    return chain(nn.ConvTranspose1d(3, 7, 2, stride=2), nn.ReLU(), nn.ConvTranspose1d(7, 5, 3), inputs=randn(2, 3, 5))
+    return chain(
+        nn.ConvTranspose1d(3, 7, 2, stride=2),
+        nn.ReLU(),
+        nn.ConvTranspose1d(7, 5, 3),
+        inputs=randn(2, 3, 5),
+    )
 
 
 @row({"0": 5})
 def conv_transposed_3d() -> Made:
-    return chain(nn.ConvTranspose3d(2, 5, 2), nn.ReLU(), nn.ConvTranspose3d(5, 3, 2), inputs=randn(2, 2, 3, 3, 3))
+    return chain(
+        nn.ConvTranspose3d(2, 5, 2),
+        nn.ReLU(),
+        nn.ConvTranspose3d(5, 3, 2),
+        inputs=randn(2, 2, 3, 3, 3),
+    )
 
 
 @row({"0": 4})
 def conv_transposed_grouped() -> Made:
-    return chain(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.ConvTranspose2d(8, 12, 3, groups=4), nn.ReLU(), nn.Conv2d(12, 5, 1))
+    return chain(
+        nn.Conv2d(3, 8, 3),
+        nn.ReLU(),
+        nn.ConvTranspose2d(8, 12, 3, groups=4),
+        nn.ReLU(),
+        nn.Conv2d(12, 5, 1),
+    )
 
 
 @row({"0/2": 5, "2": 7})
 def conv_transposed_grouped_by_size() -> Made:
-    return chain(nn.Conv2d(3, 10, 3), nn.ReLU(), nn.ConvTranspose2d(10, 14, 3, groups=2), nn.ReLU(), nn.Conv2d(14, 5, 1))
+    return chain(
+        nn.Conv2d(3, 10, 3),
+        nn.ReLU(),
+        nn.ConvTranspose2d(10, 14, 3, groups=2),
+        nn.ReLU(),
+        nn.Conv2d(14, 5, 1),
+    )
 
 
 @row({"0": 7})
 def conv_transposed_depthwise() -> Made:
-    return chain(nn.Conv2d(3, 7, 3), nn.ReLU(), nn.ConvTranspose2d(7, 7, 3, groups=7), nn.ReLU(), nn.Conv2d(7, 5, 1))
+    return chain(
+        nn.Conv2d(3, 7, 3),
+        nn.ReLU(),
+        nn.ConvTranspose2d(7, 7, 3, groups=7),
+        nn.ReLU(),
+        nn.Conv2d(7, 5, 1),
+    )
 
 
 # Linear, matrix products.
@@ -156,12 +218,16 @@ def conv_transposed_depthwise() -> Made:
 
 @row({"0": 9, "2": 7})
 def mlp() -> Made:
-    return chain(nn.Linear(4, 9), nn.ReLU(), nn.Linear(9, 7), nn.Tanh(), nn.Linear(7, 3), inputs=randn(5, 4))
+    return chain(
+        nn.Linear(4, 9), nn.ReLU(), nn.Linear(9, 7), nn.Tanh(), nn.Linear(7, 3), inputs=randn(5, 4)
+    )
 
 
 @row({"0": 9})
 def mlp_without_bias() -> Made:
-    return chain(nn.Linear(4, 9, bias=False), nn.GELU(), nn.Linear(9, 3, bias=False), inputs=randn(2, 5, 4))
+    return chain(
+        nn.Linear(4, 9, bias=False), nn.GELU(), nn.Linear(9, 3, bias=False), inputs=randn(2, 5, 4)
+    )
 
 
 @row({"0": 9})
@@ -171,19 +237,28 @@ def linear_on_a_vector() -> Made:
 
 @row(None, "aten.bilinear")
 def bilinear() -> Made:
-    return Net(lambda self, x: self.b(self.a(x), x), a=nn.Linear(4, 6), b=nn.Bilinear(6, 4, 3)), randn(5, 4)
+    return Net(
+        lambda self, x: self.b(self.a(x), x), a=nn.Linear(4, 6), b=nn.Bilinear(6, 4, 3)
+    ), randn(5, 4)
 
 
 @row({"w1": 9})
 def matmul_with_parameters() -> Made:
-    return Net(lambda self, x: torch.relu(x @ self.w1 + self.b) @ self.w2, w1=parameter(4, 9), b=parameter(9), w2=parameter(9, 3)), randn(2, 5, 4)
+    return Net(
+        lambda self, x: torch.relu(x @ self.w1 + self.b) @ self.w2,
+        w1=parameter(4, 9),
+        b=parameter(9),
+        w2=parameter(9, 3),
+    ), randn(2, 5, 4)
 
 
 @row({"w1": 9})
 def addmm_with_parameters() -> Made:
     return Net(
         lambda self, x: torch.mm(torch.relu(torch.addmm(self.b, x, self.w1)), self.w2),
-        w1=parameter(4, 9), b=parameter(9), w2=parameter(9, 3),
+        w1=parameter(4, 9),
+        b=parameter(9),
+        w2=parameter(9, 3),
     ), randn(5, 4)
 
 
@@ -200,8 +275,11 @@ def bmm_with_experts() -> Made:
 @row({"w1": 9})
 def einsum_with_parameters() -> Made:
     return Net(
-        lambda self, x: torch.einsum("btf,of->bto", torch.einsum("bti,fi->btf", x, self.w1).relu(), self.w2),
-        w1=parameter(9, 4), w2=parameter(3, 9),
+        lambda self, x: torch.einsum(
+            "btf,of->bto", torch.einsum("bti,fi->btf", x, self.w1).relu(), self.w2
+        ),
+        w1=parameter(9, 4),
+        w2=parameter(3, 9),
     ), randn(2, 5, 4)
 
 
@@ -212,14 +290,17 @@ def einsum_attention() -> Made:
         weights = (torch.einsum("bqhd,bkhd->bhqk", q, k) / math.sqrt(q.shape[-1])).softmax(-1)
         return self.o(torch.einsum("bhqk,bkhd->bqhd", weights, v).flatten(2))
 
-    return Net(forward, q=nn.Linear(6, 10), k=nn.Linear(6, 10), v=nn.Linear(6, 10), o=nn.Linear(10, 6)), randn(2, 5, 6)
+    return Net(
+        forward, q=nn.Linear(6, 10), k=nn.Linear(6, 10), v=nn.Linear(6, 10), o=nn.Linear(10, 6)
+    ), randn(2, 5, 6)
 
 
 @row(None, "aten.einsum")
 def einsum_with_dots() -> Made:
     return Net(
         lambda self, x: torch.einsum("...f,of->...o", self.a(x).relu(), self.w2),
-        a=nn.Linear(4, 9), w2=parameter(3, 9),
+        a=nn.Linear(4, 9),
+        w2=parameter(3, 9),
     ), randn(2, 5, 4)
 
 
@@ -227,7 +308,9 @@ def einsum_with_dots() -> Made:
 def low_rank_weight() -> Made:
     return Net(
         lambda self, x: self.head(F.linear(x, self.u @ self.v).relu()),
-        u=parameter(9, 5), v=parameter(5, 4), head=nn.Linear(9, 3),
+        u=parameter(9, 5),
+        v=parameter(5, 4),
+        head=nn.Linear(9, 3),
     ), randn(5, 4)
 
 
@@ -235,7 +318,10 @@ def low_rank_weight() -> Made:
 def lora() -> Made:
     return Net(
         lambda self, x: self.head((self.base(x) + self.up(self.down(x)) * 0.5).relu()),
-        base=nn.Linear(4, 9), down=nn.Linear(4, 6, bias=False), up=nn.Linear(6, 9, bias=False), head=nn.Linear(9, 3),
+        base=nn.Linear(4, 9),
+        down=nn.Linear(4, 6, bias=False),
+        up=nn.Linear(6, 9, bias=False),
+        head=nn.Linear(9, 3),
     ), randn(5, 4)
 
 
@@ -254,12 +340,20 @@ def batch_norm_1d() -> Made:
 
 @row({"0": 9})
 def batch_norm_1d_sequence() -> Made:
-    return chain(nn.Conv1d(4, 9, 1), nn.BatchNorm1d(9), nn.GELU(), nn.Conv1d(9, 3, 1), inputs=randn(6, 4, 5))
+    return chain(
+        nn.Conv1d(4, 9, 1), nn.BatchNorm1d(9), nn.GELU(), nn.Conv1d(9, 3, 1), inputs=randn(6, 4, 5)
+    )
 
 
 @row({"0": 5})
 def batch_norm_3d() -> Made:
-    return chain(nn.Conv3d(2, 5, 1), nn.BatchNorm3d(5), nn.ReLU(), nn.Conv3d(5, 3, 1), inputs=randn(2, 2, 3, 3, 3))
+    return chain(
+        nn.Conv3d(2, 5, 1),
+        nn.BatchNorm3d(5),
+        nn.ReLU(),
+        nn.Conv3d(5, 3, 1),
+        inputs=randn(2, 2, 3, 3, 3),
+    )
 
 
 @row({"0": 9})
@@ -269,7 +363,12 @@ def batch_norm_plain() -> Made:
 
 @row({"0": 9}, norms="other")
 def batch_norm_untracked() -> Made:
-    return chain(nn.Conv2d(3, 9, 3), nn.BatchNorm2d(9, track_running_stats=False), nn.ReLU(), nn.Conv2d(9, 4, 1))
+    return chain(
+        nn.Conv2d(3, 9, 3),
+        nn.BatchNorm2d(9, track_running_stats=False),
+        nn.ReLU(),
+        nn.Conv2d(9, 4, 1),
+    )
 
 
 @row({"0": 9}, norms="other")
@@ -279,12 +378,19 @@ def layer_norm() -> Made:
 
 @row({"0": 9}, norms="other")
 def layer_norm_plain() -> Made:
-    return chain(nn.Linear(4, 9), nn.LayerNorm(9, elementwise_affine=False), nn.Linear(9, 3), inputs=randn(6, 4))
+    return chain(
+        nn.Linear(4, 9),
+        nn.LayerNorm(9, elementwise_affine=False),
+        nn.Linear(9, 3),
+        inputs=randn(6, 4),
+    )
 
 
 @row({"0": 9}, norms="other")
 def layer_norm_without_bias() -> Made:
-    return chain(nn.Linear(4, 9), nn.LayerNorm(9, bias=False), nn.GELU(), nn.Linear(9, 3), inputs=randn(6, 4))
+    return chain(
+        nn.Linear(4, 9), nn.LayerNorm(9, bias=False), nn.GELU(), nn.Linear(9, 3), inputs=randn(6, 4)
+    )
 
 
 @row(None, "aten.layer_norm", norms="other")
@@ -307,7 +413,9 @@ def layer_norm_module_used_twice() -> Made:
         h = self.n(self.a(x)).relu()
         return self.c(self.n(h + self.b(h)))
 
-    return Net(forward, a=nn.Linear(4, 9), b=nn.Linear(9, 9), n=nn.LayerNorm(9), c=nn.Linear(9, 3)), randn(5, 4)
+    return Net(
+        forward, a=nn.Linear(4, 9), b=nn.Linear(9, 9), n=nn.LayerNorm(9), c=nn.Linear(9, 3)
+    ), randn(5, 4)
 
 
 @row({"0": 4}, norms="other")
@@ -327,17 +435,27 @@ def group_norm_of_single_channels() -> Made:
 
 @row({"0": 7}, norms="other")
 def instance_norm() -> Made:
-    return chain(nn.Conv2d(3, 7, 3), nn.InstanceNorm2d(7, affine=True), nn.ReLU(), nn.Conv2d(7, 4, 1))
+    return chain(
+        nn.Conv2d(3, 7, 3), nn.InstanceNorm2d(7, affine=True), nn.ReLU(), nn.Conv2d(7, 4, 1)
+    )
 
 
 @row({"0": 7}, norms="other")
 def instance_norm_tracked() -> Made:
-    return chain(nn.Conv1d(3, 7, 1), nn.InstanceNorm1d(7, track_running_stats=True), nn.ReLU(), nn.Conv1d(7, 4, 1), inputs=randn(2, 3, 6))
+    return chain(
+        nn.Conv1d(3, 7, 1),
+        nn.InstanceNorm1d(7, track_running_stats=True),
+        nn.ReLU(),
+        nn.Conv1d(7, 4, 1),
+        inputs=randn(2, 3, 6),
+    )
 
 
 @row({"0": 9}, norms="other")
 def rms_norm() -> Made:
-    return chain(nn.Linear(4, 9), nn.RMSNorm(9, eps=1e-6), nn.SiLU(), nn.Linear(9, 3), inputs=randn(6, 4))
+    return chain(
+        nn.Linear(4, 9), nn.RMSNorm(9, eps=1e-6), nn.SiLU(), nn.Linear(9, 3), inputs=randn(6, 4)
+    )
 
 
 @row({"0": 9}, norms="other")
@@ -384,14 +502,19 @@ def local_response_norm() -> Made:
 
 @row(None, "aten.linalg_vector_norm")
 def normalised_features() -> Made:
-    return Net(lambda self, x: self.b(F.normalize(self.a(x), dim=-1)), a=nn.Linear(4, 9), b=nn.Linear(9, 3)), randn(5, 4)
+    return Net(
+        lambda self, x: self.b(F.normalize(self.a(x), dim=-1)), a=nn.Linear(4, 9), b=nn.Linear(9, 3)
+    ), randn(5, 4)
 
 
 # Elementwise.
 
 for _activation in (
-    nn.ReLU(), nn.LeakyReLU(0.2), nn.GELU(), nn.GELU("tanh"), nn.SiLU(), nn.Sigmoid(), nn.Tanh(), nn.ELU(), nn.SELU(),
-    nn.CELU(), nn.Softplus(), nn.Softsign(), nn.Mish(), nn.LogSigmoid(), nn.Hardswish(), nn.Hardsigmoid(), nn.Hardtanh(),
+    nn.ReLU(), nn.LeakyReLU(0.2), nn.GELU(), nn.GELU("tanh"), nn.SiLU(), nn.Sigmoid(), nn.Tanh(),
+    nn.ELU(),
+    nn.SELU(), nn.CELU(), nn.Softplus(), nn.Softsign(), nn.Mish(), nn.LogSigmoid(), nn.Hardswish(),
+    nn.Hardsigmoid(),
+    nn.Hardtanh(),
     nn.ReLU6(), nn.Threshold(0.1, 0.2), nn.Hardshrink(), nn.Softshrink(), nn.Tanhshrink(), nn.PReLU(), nn.RReLU(),
 ):  # fmt: skip
     ROWS.append(
@@ -418,7 +541,9 @@ def glu() -> Made:
 def swiglu() -> Made:
     return Net(
         lambda self, x: self.down(F.silu(self.gate(x)) * self.up(x)),
-        gate=nn.Linear(4, 9), up=nn.Linear(4, 9), down=nn.Linear(9, 3),
+        gate=nn.Linear(4, 9),
+        up=nn.Linear(4, 9),
+        down=nn.Linear(9, 3),
     ), randn(5, 4)
 
 
@@ -455,8 +580,13 @@ def arithmetic() -> Made:
 @row({"a": 7})
 def broadcast_between_layouts() -> Made:
     return Net(
-        lambda self, x: self.b((self.a(x) + self.c(x.mean((2, 3)))[:, :, None, None]).relu() * self.s(x)),
-        a=nn.Conv2d(3, 7, 1), c=nn.Linear(3, 7), s=nn.Conv2d(3, 1, 1), b=nn.Conv2d(7, 3, 1),
+        lambda self, x: self.b(
+            (self.a(x) + self.c(x.mean((2, 3)))[:, :, None, None]).relu() * self.s(x)
+        ),
+        a=nn.Conv2d(3, 7, 1),
+        c=nn.Linear(3, 7),
+        s=nn.Conv2d(3, 1, 1),
+        b=nn.Conv2d(7, 3, 1),
     ), randn(*IMAGE)
 
 
@@ -484,7 +614,10 @@ def in_place_product_of_scaled_gates() -> Made:
         return self.b(h.relu())
 
     return Net(
-        forward, stem=nn.Linear(4, 8, bias=False), a=nn.Linear(8, 7, bias=False), g=nn.Linear(8, 7, bias=False),
+        forward,
+        stem=nn.Linear(4, 8, bias=False),
+        a=nn.Linear(8, 7, bias=False),
+        g=nn.Linear(8, 7, bias=False),
         b=nn.Linear(7, 3, bias=False),
     ), randn(5, 4)
 
@@ -514,10 +647,12 @@ def slice_addition() -> Made:
 # Pooling, interpolation, reductions.
 
 for _pool in (
-    nn.MaxPool2d(2), nn.AvgPool2d(2), nn.AdaptiveAvgPool2d(1), nn.AdaptiveMaxPool2d(2), nn.AdaptiveAvgPool2d((None, 2)),
+    nn.MaxPool2d(2), nn.AvgPool2d(2), nn.AdaptiveAvgPool2d(1), nn.AdaptiveMaxPool2d(2),
+    nn.AdaptiveAvgPool2d((None, 2)),
     nn.MaxPool2d(3, 2, 1), nn.Upsample(scale_factor=2), nn.Upsample(scale_factor=2, mode="bilinear"),
     nn.Upsample(size=(5, 5), mode="bicubic"), nn.ZeroPad2d(1), nn.ReflectionPad2d(1), nn.ReplicationPad2d(1),
-    nn.ConstantPad2d(1, 0.5), nn.CircularPad2d(1), nn.Dropout(0.0), nn.Dropout2d(0.0), nn.Identity(), nn.AlphaDropout(0.0),
+    nn.ConstantPad2d(1, 0.5), nn.CircularPad2d(1), nn.Dropout(0.0), nn.Dropout2d(0.0), nn.Identity(),
+    nn.AlphaDropout(0.0),
 ):  # fmt: skip
     ROWS.append(
         Row(
@@ -535,65 +670,101 @@ def lp_pool() -> Made:
 
 @row({"0": 7})
 def pools_1d() -> Made:
-    return chain(nn.Conv1d(3, 7, 1), nn.MaxPool1d(2), nn.AvgPool1d(2), nn.AdaptiveMaxPool1d(1), nn.Conv1d(7, 3, 1), inputs=randn(2, 3, 8))
+    return chain(
+        nn.Conv1d(3, 7, 1),
+        nn.MaxPool1d(2),
+        nn.AvgPool1d(2),
+        nn.AdaptiveMaxPool1d(1),
+        nn.Conv1d(7, 3, 1),
+        inputs=randn(2, 3, 8),
+    )
 
 
 @row({"0": 7})
 def pools_3d() -> Made:
-    return chain(nn.Conv3d(3, 7, 1), nn.MaxPool3d(2), nn.AvgPool3d(2), nn.AdaptiveAvgPool3d(1), nn.Conv3d(7, 3, 1), inputs=randn(2, 3, 4, 4, 4))
+    return chain(
+        nn.Conv3d(3, 7, 1),
+        nn.MaxPool3d(2),
+        nn.AvgPool3d(2),
+        nn.AdaptiveAvgPool3d(1),
+        nn.Conv3d(7, 3, 1),
+        inputs=randn(2, 3, 4, 4, 4),
+    )
 
 
 @row({"a": 9})
 def mean_over_space() -> Made:
-    return Net(lambda self, x: self.b(self.a(x).relu().mean((2, 3))), a=nn.Conv2d(3, 9, 1), b=nn.Linear(9, 3)), randn(*IMAGE)
+    return Net(
+        lambda self, x: self.b(self.a(x).relu().mean((2, 3))),
+        a=nn.Conv2d(3, 9, 1),
+        b=nn.Linear(9, 3),
+    ), randn(*IMAGE)
 
 
 @row({"a": 9})
 def sum_and_max_over_space() -> Made:
     return Net(
-        lambda self, x: self.b(self.a(x).sum(-1).amax(-1) + self.a(x).flatten(2).max(2)[0]), a=nn.Conv2d(3, 9, 1), b=nn.Linear(9, 3)
+        lambda self, x: self.b(self.a(x).sum(-1).amax(-1) + self.a(x).flatten(2).max(2)[0]),
+        a=nn.Conv2d(3, 9, 1),
+        b=nn.Linear(9, 3),
     ), randn(*IMAGE)
 
 
 @row({"a": 7}, "aten.mean")
 def mean_over_channels() -> Made:
     return Net(
-        lambda self, x: self.c(self.b(self.a(x).relu()).mean(1, keepdim=True)), a=nn.Conv2d(3, 7, 1), b=nn.Conv2d(7, 9, 1), c=nn.Conv2d(1, 3, 1)
+        lambda self, x: self.c(self.b(self.a(x).relu()).mean(1, keepdim=True)),
+        a=nn.Conv2d(3, 7, 1),
+        b=nn.Conv2d(7, 9, 1),
+        c=nn.Conv2d(1, 3, 1),
     ), randn(*IMAGE)
 
 
 @row({"a": 7}, "aten.sum")
 def sum_over_channels() -> Made:
-    return Net(lambda self, x: self.b(self.a(x).relu()).sum(1), a=nn.Conv2d(3, 7, 1), b=nn.Conv2d(7, 9, 1)), randn(*IMAGE)
+    return Net(
+        lambda self, x: self.b(self.a(x).relu()).sum(1), a=nn.Conv2d(3, 7, 1), b=nn.Conv2d(7, 9, 1)
+    ), randn(*IMAGE)
 
 
 @row({"a": 7}, "aten.amax")
 def max_over_channels() -> Made:
-    return Net(lambda self, x: self.b(self.a(x).relu()).amax(1), a=nn.Conv2d(3, 7, 1), b=nn.Conv2d(7, 9, 1)), randn(*IMAGE)
+    return Net(
+        lambda self, x: self.b(self.a(x).relu()).amax(1), a=nn.Conv2d(3, 7, 1), b=nn.Conv2d(7, 9, 1)
+    ), randn(*IMAGE)
 
 
 @row({"a": 7}, "aten.var")
 def variance_over_channels() -> Made:
-    return Net(lambda self, x: self.b(self.a(x).relu()).var(-1), a=nn.Linear(4, 7), b=nn.Linear(7, 9)), randn(5, 4)
+    return Net(
+        lambda self, x: self.b(self.a(x).relu()).var(-1), a=nn.Linear(4, 7), b=nn.Linear(7, 9)
+    ), randn(5, 4)
 
 
 @row({"a": 7}, "aten.softmax")
 def softmax_over_channels() -> Made:
     return Net(
-        lambda self, x: self.c(self.b(self.a(x).relu()).softmax(1)), a=nn.Conv2d(3, 7, 1), b=nn.Conv2d(7, 9, 1), c=nn.Conv2d(9, 3, 1)
+        lambda self, x: self.c(self.b(self.a(x).relu()).softmax(1)),
+        a=nn.Conv2d(3, 7, 1),
+        b=nn.Conv2d(7, 9, 1),
+        c=nn.Conv2d(9, 3, 1),
     ), randn(*IMAGE)
 
 
 @row({"a": 7})
 def softmax_over_space() -> Made:
     return Net(
-        lambda self, x: self.b(self.a(x).flatten(2).softmax(-1)), a=nn.Conv2d(3, 7, 1), b=nn.Conv1d(7, 3, 1)
+        lambda self, x: self.b(self.a(x).flatten(2).softmax(-1)),
+        a=nn.Conv2d(3, 7, 1),
+        b=nn.Conv1d(7, 3, 1),
     ), randn(*IMAGE)
 
 
 @row(None, "aten.cumsum")
 def cumulated_channels() -> Made:
-    return Net(lambda self, x: self.b(self.a(x).cumsum(-1)), a=nn.Linear(4, 7), b=nn.Linear(7, 3)), randn(5, 4)
+    return Net(
+        lambda self, x: self.b(self.a(x).cumsum(-1)), a=nn.Linear(4, 7), b=nn.Linear(7, 3)
+    ), randn(5, 4)
 
 
 @row(None, "aten.mean")
@@ -603,14 +774,22 @@ def channel_and_spatial_attention() -> Made:
         s = torch.cat([h.mean(1, keepdim=True), h.amax(1, keepdim=True)], 1)
         return self.b(h * self.s(s).sigmoid())
 
-    return Net(forward, a=nn.Conv2d(3, 7, 1), s=nn.Conv2d(2, 1, 3, padding=1), b=nn.Conv2d(7, 3, 1)), randn(*IMAGE)
+    return Net(
+        forward, a=nn.Conv2d(3, 7, 1), s=nn.Conv2d(2, 1, 3, padding=1), b=nn.Conv2d(7, 3, 1)
+    ), randn(*IMAGE)
 
 
 @row({"a": 9, "s1": 5})
 def squeeze_excite() -> Made:
     return Net(
-        lambda self, x: self.b(self.a(x).relu() * self.s2(self.s1(self.a(x).relu().mean((2, 3), keepdim=True)).relu()).sigmoid()),
-        a=nn.Conv2d(3, 9, 1), s1=nn.Conv2d(9, 5, 1), s2=nn.Conv2d(5, 9, 1), b=nn.Conv2d(9, 3, 1),
+        lambda self, x: self.b(
+            self.a(x).relu()
+            * self.s2(self.s1(self.a(x).relu().mean((2, 3), keepdim=True)).relu()).sigmoid()
+        ),
+        a=nn.Conv2d(3, 9, 1),
+        s1=nn.Conv2d(9, 5, 1),
+        s2=nn.Conv2d(5, 9, 1),
+        b=nn.Conv2d(9, 3, 1),
     ), randn(*IMAGE)
 
 
@@ -621,7 +800,9 @@ def efficient_channel_attention() -> Made:
         gate = self.c(h.mean((2, 3)).unsqueeze(1)).squeeze(1).sigmoid()
         return self.b(h * gate[:, :, None, None])
 
-    return Net(forward, a=nn.Conv2d(3, 9, 1), c=nn.Conv1d(1, 1, 3, padding=1), b=nn.Conv2d(9, 3, 1)), randn(*IMAGE)
+    return Net(
+        forward, a=nn.Conv2d(3, 9, 1), c=nn.Conv1d(1, 1, 3, padding=1), b=nn.Conv2d(9, 3, 1)
+    ), randn(*IMAGE)
 
 
 # Cat, split, reshape.
@@ -630,13 +811,20 @@ def efficient_channel_attention() -> Made:
 @row({"a": 7, "b": 5})
 def cat() -> Made:
     return Net(
-        lambda self, x: self.c(torch.cat([self.a(x), self.b(x), x], 1).relu()), a=nn.Conv2d(3, 7, 1), b=nn.Conv2d(3, 5, 1), c=nn.Conv2d(15, 3, 3)
+        lambda self, x: self.c(torch.cat([self.a(x), self.b(x), x], 1).relu()),
+        a=nn.Conv2d(3, 7, 1),
+        b=nn.Conv2d(3, 5, 1),
+        c=nn.Conv2d(15, 3, 3),
     ), randn(*IMAGE)
 
 
 @row({"a": 7})
 def cat_of_one_tensor_twice() -> Made:
-    return Net(lambda self, x: self.c(torch.cat([self.a(x)] * 2, 1).relu()), a=nn.Conv2d(3, 7, 1), c=nn.Conv2d(14, 3, 3)), randn(*IMAGE)
+    return Net(
+        lambda self, x: self.c(torch.cat([self.a(x)] * 2, 1).relu()),
+        a=nn.Conv2d(3, 7, 1),
+        c=nn.Conv2d(14, 3, 3),
+    ), randn(*IMAGE)
 
 
 @row({"a": 7})
@@ -645,7 +833,9 @@ def cat_of_a_tensor_and_its_relu() -> Made:
         h = self.a(x)
         return self.c(self.n(torch.cat([h.relu(), (-h).relu()], 1)))
 
-    return Net(forward, a=nn.Conv2d(3, 7, 1), n=nn.BatchNorm2d(14), c=nn.Conv2d(14, 3, 3)), randn(*IMAGE)
+    return Net(forward, a=nn.Conv2d(3, 7, 1), n=nn.BatchNorm2d(14), c=nn.Conv2d(14, 3, 3)), randn(
+        *IMAGE
+    )
 
 
 @row({"stem": 6, "a": 4, "b": 4})
@@ -657,8 +847,14 @@ def dense_block() -> Made:
         return self.head(self.n3(h).relu().mean((2, 3)))
 
     return Net(
-        forward, stem=nn.Conv2d(3, 6, 1), n1=nn.BatchNorm2d(6), a=nn.Conv2d(6, 4, 3, padding=1), n2=nn.BatchNorm2d(10),
-        b=nn.Conv2d(10, 4, 3, padding=1), n3=nn.BatchNorm2d(14), head=nn.Linear(14, 3),
+        forward,
+        stem=nn.Conv2d(3, 6, 1),
+        n1=nn.BatchNorm2d(6),
+        a=nn.Conv2d(6, 4, 3, padding=1),
+        n2=nn.BatchNorm2d(10),
+        b=nn.Conv2d(10, 4, 3, padding=1),
+        n3=nn.BatchNorm2d(14),
+        head=nn.Linear(14, 3),
     ), randn(*IMAGE)
 
 
@@ -666,21 +862,30 @@ def dense_block() -> Made:
 def cat_added_to_a_stream() -> Made:
     return Net(
         lambda self, x: self.d((torch.cat([self.a(x), self.b(x)], 1) + self.c(x)).relu()),
-        a=nn.Conv2d(3, 7, 1), b=nn.Conv2d(3, 5, 1), c=nn.Conv2d(3, 12, 1), d=nn.Conv2d(12, 3, 1),
+        a=nn.Conv2d(3, 7, 1),
+        b=nn.Conv2d(3, 5, 1),
+        c=nn.Conv2d(3, 12, 1),
+        d=nn.Conv2d(12, 3, 1),
     ), randn(*IMAGE)
 
 
 @row({"a": 7})
 def stack_and_flatten() -> Made:
     return Net(
-        lambda self, x: self.c(torch.stack([self.a(x), self.b(x)], 2).flatten(1, 2).relu()), a=nn.Linear(4, 7), b=nn.Linear(4, 7), c=nn.Linear(14, 3)
+        lambda self, x: self.c(torch.stack([self.a(x), self.b(x)], 2).flatten(1, 2).relu()),
+        a=nn.Linear(4, 7),
+        b=nn.Linear(4, 7),
+        c=nn.Linear(14, 3),
     ), randn(5, 4)
 
 
 @row({"a": 7})
 def stack_and_sum() -> Made:
     return Net(
-        lambda self, x: self.c(torch.stack([self.a(x), self.b(x)]).sum(0).relu()), a=nn.Linear(4, 7), b=nn.Linear(4, 7), c=nn.Linear(7, 3)
+        lambda self, x: self.c(torch.stack([self.a(x), self.b(x)]).sum(0).relu()),
+        a=nn.Linear(4, 7),
+        b=nn.Linear(4, 7),
+        c=nn.Linear(7, 3),
     ), randn(5, 4)
 
 
@@ -726,67 +931,115 @@ def chunk_of_odd_width() -> Made:
 
 @row({"a/2": 5})
 def slice_with_a_number() -> Made:
-    return Net(lambda self, x: self.b(self.a(x)[:, :4].relu()) + self.c(self.a(x)[:, 4:]), a=nn.Linear(4, 9), b=nn.Linear(4, 3), c=nn.Linear(5, 3)), randn(5, 4)
+    return Net(
+        lambda self, x: self.b(self.a(x)[:, :4].relu()) + self.c(self.a(x)[:, 4:]),
+        a=nn.Linear(4, 9),
+        b=nn.Linear(4, 3),
+        c=nn.Linear(5, 3),
+    ), randn(5, 4)
 
 
 @row({"a": 2, "a/3": 2})
 def narrow() -> Made:
-    return Net(lambda self, x: self.b(self.a(x).relu().narrow(1, 2, 5)), a=nn.Linear(4, 9), b=nn.Linear(5, 3)), randn(5, 4)
+    return Net(
+        lambda self, x: self.b(self.a(x).relu().narrow(1, 2, 5)),
+        a=nn.Linear(4, 9),
+        b=nn.Linear(5, 3),
+    ), randn(5, 4)
 
 
 @row(None, "aten.slice")
 def strided_slice_of_channels() -> Made:
-    return Net(lambda self, x: self.b(self.a(x)[:, ::2].relu()), a=nn.Linear(4, 8), b=nn.Linear(4, 3)), randn(5, 4)
+    return Net(
+        lambda self, x: self.b(self.a(x)[:, ::2].relu()), a=nn.Linear(4, 8), b=nn.Linear(4, 3)
+    ), randn(5, 4)
 
 
 @row({"a": 9})
 def select_a_token() -> Made:
-    return Net(lambda self, x: self.b(self.a(x).relu()[:, 0]), a=nn.Linear(4, 9), b=nn.Linear(9, 3)), randn(2, 5, 4)
+    return Net(
+        lambda self, x: self.b(self.a(x).relu()[:, 0]), a=nn.Linear(4, 9), b=nn.Linear(9, 3)
+    ), randn(2, 5, 4)
 
 
 @row(None, "aten.select")
 def select_a_channel() -> Made:
-    return Net(lambda self, x: self.b(self.a(x)[..., :1] * x) + self.a(x)[..., 2, None], a=nn.Linear(4, 9), b=nn.Linear(4, 3)), randn(2, 5, 4)
+    return Net(
+        lambda self, x: self.b(self.a(x)[..., :1] * x) + self.a(x)[..., 2, None],
+        a=nn.Linear(4, 9),
+        b=nn.Linear(4, 3),
+    ), randn(2, 5, 4)
 
 
 @row({"0": 6, "3": 9})
 def flatten_to_linear() -> Made:
-    return chain(nn.Conv2d(3, 6, 3), nn.ReLU(), nn.Flatten(), nn.Linear(96, 9), nn.ReLU(), nn.Linear(9, 3))
+    return chain(
+        nn.Conv2d(3, 6, 3), nn.ReLU(), nn.Flatten(), nn.Linear(96, 9), nn.ReLU(), nn.Linear(9, 3)
+    )
 
 
 @row({"a": 6})
 def flatten_after_permute() -> Made:
-    return Net(lambda self, x: self.b(self.a(x).relu().permute(0, 2, 3, 1).flatten(1)), a=nn.Conv2d(3, 6, 3), b=nn.Linear(96, 3)), randn(*IMAGE)
+    return Net(
+        lambda self, x: self.b(self.a(x).relu().permute(0, 2, 3, 1).flatten(1)),
+        a=nn.Conv2d(3, 6, 3),
+        b=nn.Linear(96, 3),
+    ), randn(*IMAGE)
 
 
 @row(None, "does not follow another width")
 def unflatten_to_image() -> Made:
-    return chain(nn.Linear(4, 7 * 9), nn.ReLU(), nn.Unflatten(1, (7, 3, 3)), nn.Conv2d(7, 3, 1), inputs=randn(2, 4))
+    return chain(
+        nn.Linear(4, 7 * 9),
+        nn.ReLU(),
+        nn.Unflatten(1, (7, 3, 3)),
+        nn.Conv2d(7, 3, 1),
+        inputs=randn(2, 4),
+    )
 
 
 @row({"a": 7})
 def view_with_a_computed_width() -> Made:
-    return Net(lambda self, x: self.b(self.a(x).view(x.shape[0], -1, 3, 3)), a=nn.Linear(4, 7 * 9), b=nn.Conv2d(7, 3, 1)), randn(2, 4)
+    return Net(
+        lambda self, x: self.b(self.a(x).view(x.shape[0], -1, 3, 3)),
+        a=nn.Linear(4, 7 * 9),
+        b=nn.Conv2d(7, 3, 1),
+    ), randn(2, 4)
 
 
 @row(None, "aten.reshape")
 def view_that_mixes_channels_and_space() -> Made:
     # a reshape where a permute is meant: nobody's width
-    return Net(lambda self, x: self.b(self.a(x).reshape(2, 36, 8)), a=nn.Conv2d(3, 8, 1), b=nn.Linear(8, 3)), randn(*IMAGE)
+    return Net(
+        lambda self, x: self.b(self.a(x).reshape(2, 36, 8)), a=nn.Conv2d(3, 8, 1), b=nn.Linear(8, 3)
+    ), randn(*IMAGE)
 
 
 @row({"a": 9})
 def permutations() -> Made:
     return Net(
-        lambda self, x: self.b(self.a(x).flatten(2).transpose(1, 2).movedim(2, 0).relu().permute(1, 2, 0)).mT, a=nn.Conv2d(3, 9, 1), b=nn.Linear(9, 3)
+        lambda self, x: (
+            self.b(self.a(x).flatten(2).transpose(1, 2).movedim(2, 0).relu().permute(1, 2, 0)).mT
+        ),
+        a=nn.Conv2d(3, 9, 1),
+        b=nn.Linear(9, 3),
     ), randn(*IMAGE)
 
 
 @row({"a": 9})
 def squeeze_and_expand() -> Made:
     return Net(
-        lambda self, x: self.b(self.a(x).amax((2, 3), keepdim=True).squeeze(3).squeeze(2)[:, :, None].expand(-1, -1, 4).relu().sum(2)),
-        a=nn.Conv2d(3, 9, 1), b=nn.Linear(9, 3),
+        lambda self, x: self.b(
+            self.a(x)
+            .amax((2, 3), keepdim=True)
+            .squeeze(3)
+            .squeeze(2)[:, :, None]
+            .expand(-1, -1, 4)
+            .relu()
+            .sum(2)
+        ),
+        a=nn.Conv2d(3, 9, 1),
+        b=nn.Linear(9, 3),
     ), randn(*IMAGE)
 
 
@@ -794,34 +1047,54 @@ def squeeze_and_expand() -> Made:
 def channel_padding_shortcut() -> Made:
     # ResNet option A: the shortcut is padded with zero channels
     return Net(
-        lambda self, x: self.c((F.pad(self.a(x)[:, :, ::2, ::2], (0, 0, 0, 0, 2, 2)) + self.b(self.a(x).relu())).relu()),
-        a=nn.Conv2d(3, 6, 1), b=nn.Conv2d(6, 10, 3, stride=2, padding=1), c=nn.Conv2d(10, 3, 1),
+        lambda self, x: self.c(
+            (F.pad(self.a(x)[:, :, ::2, ::2], (0, 0, 0, 0, 2, 2)) + self.b(self.a(x).relu())).relu()
+        ),
+        a=nn.Conv2d(3, 6, 1),
+        b=nn.Conv2d(6, 10, 3, stride=2, padding=1),
+        c=nn.Conv2d(10, 3, 1),
     ), randn(*IMAGE)
 
 
 @row({"a": 7})
 def repeat_channels() -> Made:
-    return Net(lambda self, x: self.b(self.a(x).repeat(1, 2).relu()), a=nn.Linear(4, 7), b=nn.Linear(14, 3)), randn(5, 4)
+    return Net(
+        lambda self, x: self.b(self.a(x).repeat(1, 2).relu()), a=nn.Linear(4, 7), b=nn.Linear(14, 3)
+    ), randn(5, 4)
 
 
 @row({"a": 7})
 def repeat_interleave_channels() -> Made:
-    return Net(lambda self, x: self.b(self.a(x).repeat_interleave(2, 1).relu()), a=nn.Linear(4, 7), b=nn.Linear(14, 3)), randn(5, 4)
+    return Net(
+        lambda self, x: self.b(self.a(x).repeat_interleave(2, 1).relu()),
+        a=nn.Linear(4, 7),
+        b=nn.Linear(14, 3),
+    ), randn(5, 4)
 
 
 @row({"a": 7})
 def roll_space() -> Made:
-    return Net(lambda self, x: self.b(torch.roll(self.a(x), (1, 2), (2, 3))), a=nn.Conv2d(3, 7, 1), b=nn.Conv2d(7, 3, 1)), randn(*IMAGE)
+    return Net(
+        lambda self, x: self.b(torch.roll(self.a(x), (1, 2), (2, 3))),
+        a=nn.Conv2d(3, 7, 1),
+        b=nn.Conv2d(7, 3, 1),
+    ), randn(*IMAGE)
 
 
 @row(None, "aten.roll")
 def roll_channels() -> Made:
-    return Net(lambda self, x: self.b(torch.roll(self.a(x), 1, 1)), a=nn.Conv2d(3, 7, 1), b=nn.Conv2d(7, 3, 1)), randn(*IMAGE)
+    return Net(
+        lambda self, x: self.b(torch.roll(self.a(x), 1, 1)),
+        a=nn.Conv2d(3, 7, 1),
+        b=nn.Conv2d(7, 3, 1),
+    ), randn(*IMAGE)
 
 
 @row(None, "aten.flip")
 def flip_channels() -> Made:
-    return Net(lambda self, x: self.b(self.a(x).flip(1)), a=nn.Conv2d(3, 7, 1), b=nn.Conv2d(7, 3, 1)), randn(*IMAGE)
+    return Net(
+        lambda self, x: self.b(self.a(x).flip(1)), a=nn.Conv2d(3, 7, 1), b=nn.Conv2d(7, 3, 1)
+    ), randn(*IMAGE)
 
 
 @row({"0": 5})
@@ -847,7 +1120,9 @@ def channel_shuffle_by_hand() -> Made:
         h = h.view(b, 2, c // 2, height, width).transpose(1, 2).reshape(b, c, height, width)
         return self.c(self.b(h).relu())
 
-    return Net(forward, a=nn.Conv2d(3, 10, 1), b=nn.Conv2d(10, 10, 1, groups=2), c=nn.Conv2d(10, 3, 1)), randn(*IMAGE)
+    return Net(
+        forward, a=nn.Conv2d(3, 10, 1), b=nn.Conv2d(10, 10, 1, groups=2), c=nn.Conv2d(10, 3, 1)
+    ), randn(*IMAGE)
 
 
 @row({"stem": 6})
@@ -858,23 +1133,36 @@ def shuffle_unit() -> Made:
         right = self.n(self.b(self.a(right).relu())).relu()
         h = torch.cat([left, right], 1)
         b, c, height, width = h.shape
-        h = h.view(b, 2, c // 2, height, width).transpose(1, 2).contiguous().view(b, c, height, width)
+        h = (
+            h.view(b, 2, c // 2, height, width)
+            .transpose(1, 2)
+            .contiguous()
+            .view(b, c, height, width)
+        )
         return self.head(h)
 
     return Net(
-        forward, stem=nn.Conv2d(3, 12, 1), a=nn.Conv2d(6, 6, 1), b=nn.Conv2d(6, 6, 3, padding=1, groups=6), n=nn.BatchNorm2d(6),
+        forward,
+        stem=nn.Conv2d(3, 12, 1),
+        a=nn.Conv2d(6, 6, 1),
+        b=nn.Conv2d(6, 6, 3, padding=1, groups=6),
+        n=nn.BatchNorm2d(6),
         head=nn.Conv2d(12, 3, 1),
     ), randn(*IMAGE)
 
 
 @row(None, "aten.index")
 def index_channels() -> Made:
-    return Net(lambda self, x: self.b(self.a(x)[:, [0, 2, 4]]), a=nn.Linear(4, 7), b=nn.Linear(3, 3)), randn(5, 4)
+    return Net(
+        lambda self, x: self.b(self.a(x)[:, [0, 2, 4]]), a=nn.Linear(4, 7), b=nn.Linear(3, 3)
+    ), randn(5, 4)
 
 
 @row({"a": 7})
 def index_tokens() -> Made:
-    return Net(lambda self, x: self.b(self.a(x)[:, [0, 2]].relu()), a=nn.Linear(4, 7), b=nn.Linear(7, 3)), randn(2, 5, 4)
+    return Net(
+        lambda self, x: self.b(self.a(x)[:, [0, 2]].relu()), a=nn.Linear(4, 7), b=nn.Linear(7, 3)
+    ), randn(2, 5, 4)
 
 
 @row(None, "aten.gather")
@@ -886,18 +1174,31 @@ def gather_channels() -> Made:
 
 @row({"a": 7})
 def maxout() -> Made:
-    return Net(lambda self, x: self.b(self.a(x).unflatten(1, (-1, 2)).amax(-1)), a=nn.Linear(4, 14), b=nn.Linear(7, 3)), randn(5, 4)
+    return Net(
+        lambda self, x: self.b(self.a(x).unflatten(1, (-1, 2)).amax(-1)),
+        a=nn.Linear(4, 14),
+        b=nn.Linear(7, 3),
+    ), randn(5, 4)
 
 
 @row({"a": 7})
 def sum_of_two_halves() -> Made:
-    return Net(lambda self, x: self.b(self.a(x).unflatten(1, (2, -1)).sum(1).relu()), a=nn.Linear(4, 14), b=nn.Linear(7, 3)), randn(5, 4)
+    return Net(
+        lambda self, x: self.b(self.a(x).unflatten(1, (2, -1)).sum(1).relu()),
+        a=nn.Linear(4, 14),
+        b=nn.Linear(7, 3),
+    ), randn(5, 4)
 
 
 @row({"a": 7})
 def outer_product_features() -> Made:
     return Net(
-        lambda self, x: self.c((self.a(x).relu()[:, :, None] * self.b(x).relu()[:, None, :]).flatten(1)), a=nn.Linear(4, 7), b=nn.Linear(4, 5), c=nn.Linear(35, 3)
+        lambda self, x: self.c(
+            (self.a(x).relu()[:, :, None] * self.b(x).relu()[:, None, :]).flatten(1)
+        ),
+        a=nn.Linear(4, 7),
+        b=nn.Linear(4, 5),
+        c=nn.Linear(35, 3),
     ), randn(5, 4)
 
 
@@ -931,25 +1232,35 @@ def similarity_of_two_towers() -> Made:
 
 @row({"e": 9})
 def embedding() -> Made:
-    return Net(lambda self, x: self.b(self.e(x).relu()), e=nn.Embedding(10, 9), b=nn.Linear(9, 3)), tokens(2, 5)
+    return Net(
+        lambda self, x: self.b(self.e(x).relu()), e=nn.Embedding(10, 9), b=nn.Linear(9, 3)
+    ), tokens(2, 5)
 
 
 @row({"e": 9})
 def embedding_with_padding() -> Made:
-    return Net(lambda self, x: self.b(self.e(x)), e=nn.Embedding(10, 9, padding_idx=0), b=nn.Linear(9, 3)), tokens(2, 5)
+    return Net(
+        lambda self, x: self.b(self.e(x)), e=nn.Embedding(10, 9, padding_idx=0), b=nn.Linear(9, 3)
+    ), tokens(2, 5)
 
 
 @row({"e": 9})
 def embedding_scaled_by_width() -> Made:
     return Net(
-        lambda self, x: self.b((self.e(x) * math.sqrt(self.e.weight.shape[1]) + self.p[: x.shape[1]]).relu()),
-        e=nn.Embedding(10, 9), p=parameter(5, 9), b=nn.Linear(9, 3),
+        lambda self, x: self.b(
+            (self.e(x) * math.sqrt(self.e.weight.shape[1]) + self.p[: x.shape[1]]).relu()
+        ),
+        e=nn.Embedding(10, 9),
+        p=parameter(5, 9),
+        b=nn.Linear(9, 3),
     ), tokens(2, 5)
 
 
 @row(None, "embedding_bag")
 def embedding_bag() -> Made:
-    return Net(lambda self, x: self.b(self.e(x)), e=nn.EmbeddingBag(10, 9), b=nn.Linear(9, 3)), tokens(2, 5)
+    return Net(
+        lambda self, x: self.b(self.e(x)), e=nn.EmbeddingBag(10, 9), b=nn.Linear(9, 3)
+    ), tokens(2, 5)
 
 
 @row({"e": 9, "m1": 7})
@@ -957,28 +1268,46 @@ def tied_embedding() -> Made:
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
         return self.head(self.n(self.e(x) + self.m2(self.m1(self.e(x)).relu())))
 
-    net = Net(forward, e=nn.Embedding(10, 9), m1=nn.Linear(9, 7), m2=nn.Linear(7, 9), n=nn.LayerNorm(9), head=nn.Linear(9, 10, bias=False))
+    net = Net(
+        forward,
+        e=nn.Embedding(10, 9),
+        m1=nn.Linear(9, 7),
+        m2=nn.Linear(7, 9),
+        n=nn.LayerNorm(9),
+        head=nn.Linear(9, 10, bias=False),
+    )
     net.head.weight = net.e.weight
     return net, tokens(2, 5)
 
 
 @row({"a": 9})
 def tied_autoencoder() -> Made:
-    return Net(lambda self, x: F.linear(self.a(x).relu(), self.a.weight.t()), a=nn.Linear(4, 9)), randn(5, 4)
+    return Net(
+        lambda self, x: F.linear(self.a(x).relu(), self.a.weight.t()), a=nn.Linear(4, 9)
+    ), randn(5, 4)
 
 
 @row({"a": 9})
 def layer_used_twice() -> Made:
     return Net(
-        lambda self, x: self.c(self.b(self.b(self.a(x).relu()).relu()).relu()), a=nn.Linear(4, 9), b=nn.Linear(9, 9), c=nn.Linear(9, 3)
+        lambda self, x: self.c(self.b(self.b(self.a(x).relu()).relu()).relu()),
+        a=nn.Linear(4, 9),
+        b=nn.Linear(9, 9),
+        c=nn.Linear(9, 3),
     ), randn(5, 4)
 
 
 @row({"p": 9, "b": 7})
 def layer_used_twice_on_different_streams() -> Made:
     return Net(
-        lambda self, x, y: self.c(self.b(self.p(x).relu()).relu()) + self.d(self.b(self.q(y).relu()).tanh()),
-        p=nn.Linear(4, 9), q=nn.Linear(5, 9), b=nn.Linear(9, 7), c=nn.Linear(7, 3), d=nn.Linear(7, 3),
+        lambda self, x, y: (
+            self.c(self.b(self.p(x).relu()).relu()) + self.d(self.b(self.q(y).relu()).tanh())
+        ),
+        p=nn.Linear(4, 9),
+        q=nn.Linear(5, 9),
+        b=nn.Linear(9, 7),
+        c=nn.Linear(7, 3),
+        d=nn.Linear(7, 3),
     ), (randn(5, 4), randn(5, 5))
 
 
@@ -990,7 +1319,11 @@ def class_token_and_positions() -> Made:
         return self.head(self.n(h)[:, 0])
 
     return Net(
-        forward, patch=nn.Conv2d(3, 8, 3, stride=3), cls=nn.Parameter(torch.zeros(1, 1, 8)), pos=parameter(1, 5, 8), n=nn.LayerNorm(8),
+        forward,
+        patch=nn.Conv2d(3, 8, 3, stride=3),
+        cls=nn.Parameter(torch.zeros(1, 1, 8)),
+        pos=parameter(1, 5, 8),
+        n=nn.LayerNorm(8),
         head=nn.Linear(8, 3),
     ), randn(*IMAGE)
 
@@ -999,14 +1332,22 @@ def class_token_and_positions() -> Made:
 def layer_scale() -> Made:
     return Net(
         lambda self, x: self.d(self.a(x) + self.g * self.c(F.gelu(self.b(self.a(x))))),
-        a=nn.Linear(4, 9), b=nn.Linear(9, 7), c=nn.Linear(7, 9), g=nn.Parameter(torch.full((9,), 1e-2)), d=nn.Linear(9, 3),
+        a=nn.Linear(4, 9),
+        b=nn.Linear(9, 7),
+        c=nn.Linear(7, 9),
+        g=nn.Parameter(torch.full((9,), 1e-2)),
+        d=nn.Linear(9, 3),
     ), randn(5, 4)
 
 
 @row({"a": 9})
 def learned_temperature() -> Made:
     return Net(
-        lambda self, x: self.b(self.a(x).relu() * self.t.exp() + self.s), a=nn.Linear(4, 9), b=nn.Linear(9, 3), t=nn.Parameter(torch.zeros(())), s=nn.Parameter(torch.zeros(1))
+        lambda self, x: self.b(self.a(x).relu() * self.t.exp() + self.s),
+        a=nn.Linear(4, 9),
+        b=nn.Linear(9, 3),
+        t=nn.Parameter(torch.zeros(())),
+        s=nn.Parameter(torch.zeros(1)),
     ), randn(5, 4)
 
 
@@ -1034,7 +1375,10 @@ def buffer_over_a_width_not_persistent() -> Made:
 @row({"g": 9})
 def weight_scaled_by_a_parameter() -> Made:
     return Net(
-        lambda self, x: self.b(F.linear(x, self.w * self.g[:, None]).relu()), w=parameter(9, 4), g=parameter(9), b=nn.Linear(9, 3)
+        lambda self, x: self.b(F.linear(x, self.w * self.g[:, None]).relu()),
+        w=parameter(9, 4),
+        g=parameter(9),
+        b=nn.Linear(9, 3),
     ), randn(5, 4)
 
 
@@ -1057,7 +1401,9 @@ def weight_scaled_by_its_fan_in() -> Made:
 def weight_sliced_in_code() -> Made:
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
         d = self.w.shape[0] // 2
-        return self.b(F.linear(x, self.w[:d], self.s[:d]).relu() * F.linear(x, self.w[d:], self.s[d:]))
+        return self.b(
+            F.linear(x, self.w[:d], self.s[:d]).relu() * F.linear(x, self.w[d:], self.s[d:])
+        )
 
     return Net(forward, w=parameter(14, 4), s=parameter(14), b=nn.Linear(7, 3)), randn(5, 4)
 
@@ -1065,7 +1411,10 @@ def weight_sliced_in_code() -> Made:
 @row({"u": 5, "v": 7})
 def weights_concatenated_in_code() -> Made:
     return Net(
-        lambda self, x: self.b(F.linear(x, torch.cat([self.u, self.v])).relu()), u=parameter(5, 4), v=parameter(7, 4), b=nn.Linear(12, 3)
+        lambda self, x: self.b(F.linear(x, torch.cat([self.u, self.v])).relu()),
+        u=parameter(5, 4),
+        v=parameter(7, 4),
+        b=nn.Linear(12, 3),
     ), randn(5, 4)
 
 
@@ -1082,8 +1431,14 @@ def weight_standardised() -> Made:
 @row({"a": 9})
 def softmax_of_a_parameter() -> Made:
     return Net(
-        lambda self, x: sum(w * f(x) for w, f in zip(self.mix.softmax(0), (self.a, self.b), strict=True)) @ self.w,
-        a=nn.Linear(4, 9), b=nn.Linear(4, 9), mix=parameter(2), w=parameter(9, 3),
+        lambda self, x: (
+            sum(w * f(x) for w, f in zip(self.mix.softmax(0), (self.a, self.b), strict=True))
+            @ self.w
+        ),
+        a=nn.Linear(4, 9),
+        b=nn.Linear(4, 9),
+        mix=parameter(2),
+        w=parameter(9, 3),
     ), randn(5, 4)
 
 
@@ -1117,20 +1472,38 @@ def nano_gpt() -> Made:
         return self.head(self.n3(h))
 
     return Net(
-        forward, e=nn.Embedding(10, 24), p=nn.Embedding(6, 24), attn=Attention(24, 3), n1=nn.LayerNorm(24), n2=nn.LayerNorm(24),
-        n3=nn.LayerNorm(24), up=nn.Linear(24, 48), down=nn.Linear(48, 24), head=nn.Linear(24, 10, bias=False),
+        forward,
+        e=nn.Embedding(10, 24),
+        p=nn.Embedding(6, 24),
+        attn=Attention(24, 3),
+        n1=nn.LayerNorm(24),
+        n2=nn.LayerNorm(24),
+        n3=nn.LayerNorm(24),
+        up=nn.Linear(24, 48),
+        down=nn.Linear(48, 24),
+        head=nn.Linear(24, 10, bias=False),
     ), tokens(2, 5)
 
 
-@row({"i": 12, "attn.c_attn/2": 4, "attn.c_proj": 12}, norms="other")
+@row({"?": 12, "?2": 4}, norms="other")
 def nano_gpt_with_small_heads() -> Made:
     # three heads of four: a quarter of a head would be one wide
-    return Net(lambda self, x: self.o(self.attn(self.i(x))), i=nn.Linear(5, 12), attn=Attention(12, 3), o=nn.Linear(12, 3)), randn(2, 4, 5)
+    return Net(
+        lambda self, x: self.o(self.attn(self.i(x))),
+        i=nn.Linear(5, 12),
+        attn=Attention(12, 3),
+        o=nn.Linear(12, 3),
+    ), randn(2, 4, 5)
 
 
 @row({"i": 12, "attn.c_attn": 6, "attn.c_proj": 12}, norms="other")
 def nano_gpt_by_head_count() -> Made:
-    return Net(lambda self, x: self.o(self.attn(self.i(x))), i=nn.Linear(5, 12), attn=Attention(12, 6), o=nn.Linear(12, 3)), randn(2, 4, 5)
+    return Net(
+        lambda self, x: self.o(self.attn(self.i(x))),
+        i=nn.Linear(5, 12),
+        attn=Attention(12, 6),
+        o=nn.Linear(12, 3),
+    ), randn(2, 4, 5)
 
 
 class HandAttention(nn.Module):
@@ -1144,7 +1517,9 @@ class HandAttention(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         b, t, _ = x.shape
-        q, k, v = (f(x).view(b, t, self.heads, self.size).transpose(1, 2) for f in (self.q, self.k, self.v))
+        q, k, v = (
+            f(x).view(b, t, self.heads, self.size).transpose(1, 2) for f in (self.q, self.k, self.v)
+        )
         logits = q @ k.transpose(-2, -1) / math.sqrt(self.size)
         mask = torch.ones(t, t, dtype=torch.bool).triu(1)
         weights = logits.masked_fill(mask, float("-inf")).softmax(-1)
@@ -1153,23 +1528,34 @@ class HandAttention(nn.Module):
 
 @row({"a.q/2": 7, "a.v": 7})
 def attention_by_hand() -> Made:
-    return Net(lambda self, x: self.c(x + self.a(x)), a=HandAttention(6, 2, 7), c=nn.Linear(6, 3)), randn(2, 4, 6)
+    return Net(
+        lambda self, x: self.c(x + self.a(x)), a=HandAttention(6, 2, 7), c=nn.Linear(6, 3)
+    ), randn(2, 4, 6)
 
 
 @row({"a.q": 7})
 def attention_by_hand_more_heads() -> Made:
-    return Net(lambda self, x: self.c(x + self.a(x)), a=HandAttention(6, 7, 2), c=nn.Linear(6, 3)), randn(2, 4, 6)
+    return Net(
+        lambda self, x: self.c(x + self.a(x)), a=HandAttention(6, 7, 2), c=nn.Linear(6, 3)
+    ), randn(2, 4, 6)
 
 
 @row({"i": 16, "a.q": 4})
 def attention_sizes_coincide() -> Made:
     # batch, tokens, heads and head size are all four
-    return Net(lambda self, x: self.c(self.i(x) + self.a(self.i(x))), i=nn.Linear(16, 16), a=HandAttention(16, 4, 4), c=nn.Linear(16, 4)), randn(4, 4, 16)
+    return Net(
+        lambda self, x: self.c(self.i(x) + self.a(self.i(x))),
+        i=nn.Linear(16, 16),
+        a=HandAttention(16, 4, 4),
+        c=nn.Linear(16, 4),
+    ), randn(4, 4, 16)
 
 
 @row({"a.q": 4}, heads="count")
 def attention_by_head_count_on_request() -> Made:
-    return Net(lambda self, x: self.c(x + self.a(x)), a=HandAttention(6, 4, 6), c=nn.Linear(6, 3)), randn(2, 4, 6)
+    return Net(
+        lambda self, x: self.c(x + self.a(x)), a=HandAttention(6, 4, 6), c=nn.Linear(6, 3)
+    ), randn(2, 4, 6)
 
 
 @row({"q": 9, "v": 7})
@@ -1178,7 +1564,9 @@ def cross_attention() -> Made:
         q, k, v = self.q(x)[:, None], self.k(y)[:, None], self.v(y)[:, None]
         return self.o(F.scaled_dot_product_attention(q, k, v, scale=0.3).squeeze(1))
 
-    return Net(forward, q=nn.Linear(6, 9), k=nn.Linear(5, 9), v=nn.Linear(5, 7), o=nn.Linear(7, 3)), (randn(2, 4, 6), randn(2, 3, 5))
+    return Net(
+        forward, q=nn.Linear(6, 9), k=nn.Linear(5, 9), v=nn.Linear(5, 7), o=nn.Linear(7, 3)
+    ), (randn(2, 4, 6), randn(2, 3, 5))
 
 
 @row({"stem": 16, "qkv/2": 8, "proj": 16})
@@ -1194,7 +1582,11 @@ def attention_qkv_unbind() -> Made:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             x = self.stem(x)
             b, n, c = x.shape
-            qkv = self.qkv(x).reshape(b, n, 3, self.num_heads, c // self.num_heads).permute(2, 0, 3, 1, 4)
+            qkv = (
+                self.qkv(x)
+                .reshape(b, n, 3, self.num_heads, c // self.num_heads)
+                .permute(2, 0, 3, 1, 4)
+            )
             q, k, v = qkv.unbind(0)
             x = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(b, n, c)
             return self.head(self.proj(x))
@@ -1214,7 +1606,9 @@ def attention_qkv_interleaved() -> Made:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             b, n, _ = x.shape
             q, k, v = self.qkv(x).view(b, n, self.heads, 3 * self.size).transpose(1, 2).chunk(3, -1)
-            return self.proj(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(b, n, -1))
+            return self.proj(
+                F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(b, n, -1)
+            )
 
     return Block(), randn(2, 4, 5)
 
@@ -1233,7 +1627,11 @@ class GroupedQuery(nn.Module):
         v = self.v(x).view(b, n, self.kv_heads, self.size).transpose(1, 2)
         if self.repeat:
             times = self.heads // self.kv_heads
-            k = k[:, :, None].expand(b, self.kv_heads, times, n, self.size).reshape(b, self.heads, n, self.size)
+            k = (
+                k[:, :, None]
+                .expand(b, self.kv_heads, times, n, self.size)
+                .reshape(b, self.heads, n, self.size)
+            )
             v = v.repeat_interleave(times, 1)
             y = F.scaled_dot_product_attention(q, k, v)
         else:
@@ -1277,7 +1675,9 @@ class Rotary(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         b, n, _ = x.shape
-        q, k, v = (f(x).view(b, n, self.heads, self.size).transpose(1, 2) for f in (self.q, self.k, self.v))
+        q, k, v = (
+            f(x).view(b, n, self.heads, self.size).transpose(1, 2) for f in (self.q, self.k, self.v)
+        )
         y = F.scaled_dot_product_attention(self.rotate(q), self.rotate(k), v)
         return self.o(y.transpose(1, 2).reshape(b, n, -1))
 
@@ -1293,7 +1693,12 @@ class LearnedFrequencies(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.size = 8
-        self.q, self.k, self.v, self.o = nn.Linear(5, 8), nn.Linear(5, 8), nn.Linear(5, 8), nn.Linear(8, 3)
+        self.q, self.k, self.v, self.o = (
+            nn.Linear(5, 8),
+            nn.Linear(5, 8),
+            nn.Linear(5, 8),
+            nn.Linear(8, 3),
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         freq = 100.0 ** (-torch.arange(0, self.size, 2, dtype=x.dtype) / self.size)
@@ -1304,7 +1709,9 @@ class LearnedFrequencies(nn.Module):
             a, b = y.chunk(2, -1)
             return y * cos + torch.cat([-b, a], -1) * sin
 
-        return self.o(F.scaled_dot_product_attention(rotate(self.q(x)), rotate(self.k(x)), self.v(x)))
+        return self.o(
+            F.scaled_dot_product_attention(rotate(self.q(x)), rotate(self.k(x)), self.v(x))
+        )
 
 
 @row({"v": 8})
@@ -1319,7 +1726,13 @@ def attention_with_qk_norm() -> Made:
         return self.o(F.scaled_dot_product_attention(q, k, v))
 
     return Net(
-        forward, q=nn.Linear(5, 6), k=nn.Linear(5, 6), v=nn.Linear(5, 7), o=nn.Linear(7, 3), nq=nn.RMSNorm(6, eps=1e-6), nk=nn.RMSNorm(6, eps=1e-6)
+        forward,
+        q=nn.Linear(5, 6),
+        k=nn.Linear(5, 6),
+        v=nn.Linear(5, 7),
+        o=nn.Linear(7, 3),
+        nq=nn.RMSNorm(6, eps=1e-6),
+        nk=nn.RMSNorm(6, eps=1e-6),
     ), randn(2, 4, 5)
 
 
@@ -1329,28 +1742,38 @@ def linear_attention() -> Made:
         q, k, v = F.elu(self.q(x)) + 1, F.elu(self.k(x)) + 1, self.v(x)
         return self.o(q @ (k.mT @ v))
 
-    return Net(forward, q=nn.Linear(5, 6), k=nn.Linear(5, 6), v=nn.Linear(5, 7), o=nn.Linear(7, 3)), randn(2, 4, 5)
-
-
-@row({"i": 24, "a.in_proj_weight/2": 8, "a.out_proj": 24}, norms="other")
-def multihead_attention() -> Made:
     return Net(
-        lambda self, x: self.o(self.a(self.i(x), self.i(x), self.i(x), need_weights=False)[0]),
-        i=nn.Linear(5, 24), a=nn.MultiheadAttention(24, 3, batch_first=True), o=nn.Linear(24, 3),
+        forward, q=nn.Linear(5, 6), k=nn.Linear(5, 6), v=nn.Linear(5, 7), o=nn.Linear(7, 3)
     ), randn(2, 4, 5)
 
 
-@row({"i": 24, "a.q_proj_weight/2": 8, "a.out_proj": 24}, norms="other")
+@row({"?": 24, "?2": 8}, norms="other")
+def multihead_attention() -> Made:
+    return Net(
+        lambda self, x: self.o(self.a(self.i(x), self.i(x), self.i(x), need_weights=False)[0]),
+        i=nn.Linear(5, 24),
+        a=nn.MultiheadAttention(24, 3, batch_first=True),
+        o=nn.Linear(24, 3),
+    ), randn(2, 4, 5)
+
+
+@row({"?": 24, "?2": 8}, norms="other")
 def multihead_attention_with_weights() -> Made:
     return Net(
-        lambda self, x, y: self.o(self.a(self.i(x), y, y)[0]), i=nn.Linear(5, 24), a=nn.MultiheadAttention(24, 3, kdim=6, vdim=6, batch_first=True), o=nn.Linear(24, 3)
+        lambda self, x, y: self.o(self.a(self.i(x), y, y)[0]),
+        i=nn.Linear(5, 24),
+        a=nn.MultiheadAttention(24, 3, kdim=6, vdim=6, batch_first=True),
+        o=nn.Linear(24, 3),
     ), (randn(2, 4, 5), randn(2, 3, 6))
 
 
 @row({"i": 16, "a.self_attn.in_proj_weight/2": 8, "a.linear1": 20}, norms="other")
 def transformer_encoder_layer() -> Made:
     return Net(
-        lambda self, x: self.o(self.a(self.i(x))), i=nn.Linear(5, 16), a=nn.TransformerEncoderLayer(16, 2, 20, dropout=0.0, batch_first=True), o=nn.Linear(16, 3)
+        lambda self, x: self.o(self.a(self.i(x))),
+        i=nn.Linear(5, 16),
+        a=nn.TransformerEncoderLayer(16, 2, 20, dropout=0.0, batch_first=True),
+        o=nn.Linear(16, 3),
     ), randn(2, 4, 5)
 
 
@@ -1358,14 +1781,19 @@ def transformer_encoder_layer() -> Made:
 def transformer_encoder_layer_norm_first() -> Made:
     return Net(
         lambda self, x: self.o(self.a(self.i(x))),
-        i=nn.Linear(5, 16), a=nn.TransformerEncoderLayer(16, 2, 20, dropout=0.0, norm_first=True, activation="gelu"), o=nn.Linear(16, 3),
+        i=nn.Linear(5, 16),
+        a=nn.TransformerEncoderLayer(16, 2, 20, dropout=0.0, norm_first=True, activation="gelu"),
+        o=nn.Linear(16, 3),
     ), randn(4, 2, 5)
 
 
-@row({"i": 16, "a.self_attn.in_proj_weight/2": 8, "a.multihead_attn.in_proj_weight/2": 8, "a.linear1": 20}, norms="other")
+@row({"i": 16, "?": 8, "?2": 8, "a.linear1": 20}, norms="other")
 def transformer_decoder_layer() -> Made:
     return Net(
-        lambda self, x, y: self.o(self.a(self.i(x), self.i(y))), i=nn.Linear(5, 16), a=nn.TransformerDecoderLayer(16, 2, 20, dropout=0.0, batch_first=True), o=nn.Linear(16, 3)
+        lambda self, x, y: self.o(self.a(self.i(x), self.i(y))),
+        i=nn.Linear(5, 16),
+        a=nn.TransformerDecoderLayer(16, 2, 20, dropout=0.0, batch_first=True),
+        o=nn.Linear(16, 3),
     ), (randn(2, 4, 5), randn(2, 3, 5))
 
 
@@ -1379,7 +1807,9 @@ def window_attention() -> Made:
             self.num_heads = 2
             self.qkv, self.proj, self.head = nn.Linear(16, 48), nn.Linear(16, 16), nn.Linear(16, 3)
             self.table = parameter(9, 2)
-            grid = torch.stack(torch.meshgrid(torch.arange(2), torch.arange(2), indexing="ij")).flatten(1)
+            grid = torch.stack(
+                torch.meshgrid(torch.arange(2), torch.arange(2), indexing="ij")
+            ).flatten(1)
             relative = (grid[:, :, None] - grid[:, None, :]) + 1
             self.register_buffer("index", relative[0] * 3 + relative[1])
 
@@ -1388,7 +1818,11 @@ def window_attention() -> Made:
             b, h, w, c = x.shape
             y = torch.roll(self.n(x), (-1, -1), (1, 2))
             y = y.view(b, h // 2, 2, w // 2, 2, c).permute(0, 1, 3, 2, 4, 5).reshape(-1, 4, c)
-            qkv = self.qkv(y).reshape(-1, 4, 3, self.num_heads, c // self.num_heads).permute(2, 0, 3, 1, 4)
+            qkv = (
+                self.qkv(y)
+                .reshape(-1, 4, 3, self.num_heads, c // self.num_heads)
+                .permute(2, 0, 3, 1, 4)
+            )
             q, k, v = qkv[0], qkv[1], qkv[2]
             bias = self.table[self.index.view(-1)].view(4, 4, -1).permute(2, 0, 1)
             weights = (q * (c // self.num_heads) ** -0.5 @ k.mT + bias).softmax(-1)
@@ -1404,29 +1838,51 @@ def window_attention() -> Made:
 
 @row({"b": 7}, "lstm")
 def lstm() -> Made:
-    return Net(lambda self, x: self.c(self.b(self.a(x)[0]).relu()), a=nn.LSTM(4, 6, batch_first=True), b=nn.Linear(6, 7), c=nn.Linear(7, 3)), randn(2, 5, 4)
+    return Net(
+        lambda self, x: self.c(self.b(self.a(x)[0]).relu()),
+        a=nn.LSTM(4, 6, batch_first=True),
+        b=nn.Linear(6, 7),
+        c=nn.Linear(7, 3),
+    ), randn(2, 5, 4)
 
 
 @row({"b": 7}, "gru")
 def gru() -> Made:
-    return Net(lambda self, x: self.c(self.b(self.a(x)[0]).relu()), a=nn.GRU(4, 6), b=nn.Linear(6, 7), c=nn.Linear(7, 3)), randn(2, 5, 4)
+    return Net(
+        lambda self, x: self.c(self.b(self.a(x)[0]).relu()),
+        a=nn.GRU(4, 6),
+        b=nn.Linear(6, 7),
+        c=nn.Linear(7, 3),
+    ), randn(2, 5, 4)
 
 
 @row(None, "aten.lstm_cell")
 def lstm_cell() -> Made:
-    return Net(lambda self, x: self.c(self.a(x)[0]), a=nn.LSTMCell(4, 6), c=nn.Linear(6, 3)), randn(5, 4)
+    return Net(lambda self, x: self.c(self.a(x)[0]), a=nn.LSTMCell(4, 6), c=nn.Linear(6, 3)), randn(
+        5, 4
+    )
 
 
 @row({"b": 7}, "_weight_norm")
 def weight_norm() -> Made:
-    net = Net(lambda self, x: self.c(self.b(self.a(x).relu()).relu()), a=nn.Linear(4, 9), b=nn.Linear(9, 7), c=nn.Linear(7, 3))
+    net = Net(
+        lambda self, x: self.c(self.b(self.a(x).relu()).relu()),
+        a=nn.Linear(4, 9),
+        b=nn.Linear(9, 7),
+        c=nn.Linear(7, 3),
+    )
     nn.utils.parametrizations.weight_norm(net.a)
     return net, randn(5, 4)
 
 
 @row({"b": 7}, "operator")
 def spectral_norm() -> Made:
-    net = Net(lambda self, x: self.c(self.b(self.a(x).relu()).relu()), a=nn.Linear(4, 9), b=nn.Linear(9, 7), c=nn.Linear(7, 3))
+    net = Net(
+        lambda self, x: self.c(self.b(self.a(x).relu()).relu()),
+        a=nn.Linear(4, 9),
+        b=nn.Linear(9, 7),
+        c=nn.Linear(7, 3),
+    )
     nn.utils.parametrizations.spectral_norm(net.a)
     return net, randn(5, 4)
 
@@ -1436,6 +1892,7 @@ def unet() -> Made:
     class UNet(nn.Module):
         def __init__(self) -> None:
             super().__init__()
+
             def block(i: int, o: int) -> nn.Module:
                 return nn.Sequential(nn.Conv2d(i, o, 3, padding=1), nn.BatchNorm2d(o), nn.ReLU())
 
@@ -1457,7 +1914,11 @@ def unet() -> Made:
 @row({"a": 9, "b": 7})
 def residual_without_norm() -> Made:
     return Net(
-        lambda self, x: self.d(self.a(x) + self.c(self.b(self.a(x)).relu())), a=nn.Conv2d(3, 9, 1), b=nn.Conv2d(9, 7, 3, padding=1), c=nn.Conv2d(7, 9, 1), d=nn.Conv2d(9, 3, 1)
+        lambda self, x: self.d(self.a(x) + self.c(self.b(self.a(x)).relu())),
+        a=nn.Conv2d(3, 9, 1),
+        b=nn.Conv2d(9, 7, 3, padding=1),
+        c=nn.Conv2d(7, 9, 1),
+        d=nn.Conv2d(9, 3, 1),
     ), randn(*IMAGE)
 
 
@@ -1470,15 +1931,25 @@ def convnext_block() -> Made:
         return self.head(h + y.permute(0, 3, 1, 2))
 
     return Net(
-        forward, a=nn.Conv2d(3, 9, 1), b=nn.Conv2d(9, 9, 3, padding=1, groups=9), n=nn.LayerNorm(9), c=nn.Linear(9, 7), d=nn.Linear(7, 9),
-        g=nn.Parameter(1e-2 * torch.ones(9)), head=nn.Conv2d(9, 3, 1),
+        forward,
+        a=nn.Conv2d(3, 9, 1),
+        b=nn.Conv2d(9, 9, 3, padding=1, groups=9),
+        n=nn.LayerNorm(9),
+        c=nn.Linear(9, 7),
+        d=nn.Linear(7, 9),
+        g=nn.Parameter(1e-2 * torch.ones(9)),
+        head=nn.Conv2d(9, 3, 1),
     ), randn(*IMAGE)
 
 
 @row({"i": 9, "t1": 7})
 def mixer_over_tokens() -> Made:
     return Net(
-        lambda self, x: self.o(self.i(x) + self.t2(F.gelu(self.t1(self.i(x).mT))).mT), i=nn.Linear(5, 9), t1=nn.Linear(4, 7), t2=nn.Linear(7, 4), o=nn.Linear(9, 3)
+        lambda self, x: self.o(self.i(x) + self.t2(F.gelu(self.t1(self.i(x).mT))).mT),
+        i=nn.Linear(5, 9),
+        t1=nn.Linear(4, 7),
+        t2=nn.Linear(7, 4),
+        o=nn.Linear(9, 3),
     ), randn(2, 4, 5)
 
 
@@ -1490,7 +1961,11 @@ def adaptive_layer_norm() -> Made:
         return self.o(self.n(h) * (1 + scale[:, None]) + shift[:, None])
 
     return Net(
-        forward, i=nn.Linear(5, 9), n=nn.LayerNorm(9, elementwise_affine=False), m=nn.Linear(4, 18), o=nn.Linear(9, 3)
+        forward,
+        i=nn.Linear(5, 9),
+        n=nn.LayerNorm(9, elementwise_affine=False),
+        m=nn.Linear(4, 18),
+        o=nn.Linear(9, 3),
     ), (randn(2, 4, 5), randn(2, 4))
 
 
@@ -1501,7 +1976,9 @@ def film() -> Made:
         scale, shift = self.m(c)[..., None, None].chunk(2, 1)
         return self.b((h * scale + shift).relu())
 
-    return Net(forward, a=nn.Conv2d(3, 7, 1), n=nn.BatchNorm2d(7), m=nn.Linear(4, 14), b=nn.Conv2d(7, 3, 1)), (randn(*IMAGE), randn(2, 4))
+    return Net(
+        forward, a=nn.Conv2d(3, 7, 1), n=nn.BatchNorm2d(7), m=nn.Linear(4, 14), b=nn.Conv2d(7, 3, 1)
+    ), (randn(*IMAGE), randn(2, 4))
 
 
 @row({"a": 9})
@@ -1511,7 +1988,9 @@ def soft_mixture_of_experts() -> Made:
         experts = torch.stack([f(x) for f in (self.a, self.b)], -1)
         return self.o((experts * gates.unsqueeze(-2)).sum(-1).relu())
 
-    return Net(forward, gate=nn.Linear(4, 2), a=nn.Linear(4, 9), b=nn.Linear(4, 9), o=nn.Linear(9, 3)), randn(5, 4)
+    return Net(
+        forward, gate=nn.Linear(4, 2), a=nn.Linear(4, 9), b=nn.Linear(4, 9), o=nn.Linear(9, 3)
+    ), randn(5, 4)
 
 
 @row({"a": 9})
@@ -1536,7 +2015,11 @@ def features_as_output() -> Made:
 def infinite_outputs() -> Made:
     # masked logits are a legitimate output
     return Net(
-        lambda self, x: self.b(self.a(x).relu()).masked_fill(torch.tensor([True, False, False]), float("-inf")), a=nn.Linear(4, 9), b=nn.Linear(9, 3)
+        lambda self, x: self.b(self.a(x).relu()).masked_fill(
+            torch.tensor([True, False, False]), float("-inf")
+        ),
+        a=nn.Linear(4, 9),
+        b=nn.Linear(9, 3),
     ), randn(5, 4)
 
 
@@ -1554,42 +2037,58 @@ def code_branches_on_width() -> Made:
 @row({"a": 9})
 def divided_by_its_width() -> Made:
     return Net(
-        lambda self, x: self.b(self.a(x).relu() / self.a.weight.shape[0]) * self.b.weight.shape[1] ** 0.5, a=nn.Linear(4, 9, bias=False), b=nn.Linear(9, 3, bias=False)
+        lambda self, x: (
+            self.b(self.a(x).relu() / self.a.weight.shape[0]) * self.b.weight.shape[1] ** 0.5
+        ),
+        a=nn.Linear(4, 9, bias=False),
+        b=nn.Linear(9, 3, bias=False),
     ), randn(5, 4)
 
 
 @row(None, "aten.mul")
 def number_with_an_odd_law() -> Made:
     return Net(
-        lambda self, x: self.b(self.a(x).relu() * (1 + 1 / self.a.weight.shape[0])), a=nn.Linear(4, 9), b=nn.Linear(9, 3)
+        lambda self, x: self.b(self.a(x).relu() * (1 + 1 / self.a.weight.shape[0])),
+        a=nn.Linear(4, 9),
+        b=nn.Linear(9, 3),
     ), randn(5, 4)
 
 
 @row(None, "aten.add")
 def number_added_depends_on_width() -> Made:
     return Net(
-        lambda self, x: self.b(self.a(x).relu() + 1 / self.a.weight.shape[0]), a=nn.Linear(4, 9), b=nn.Linear(9, 3)
+        lambda self, x: self.b(self.a(x).relu() + 1 / self.a.weight.shape[0]),
+        a=nn.Linear(4, 9),
+        b=nn.Linear(9, 3),
     ), randn(5, 4)
 
 
 @row(None, "aten.add")
 def whole_number_added_depends_on_width() -> Made:
     return Net(
-        lambda self, x: self.b(self.a(x).relu() + self.a.weight.shape[0]), a=nn.Linear(4, 9), b=nn.Linear(9, 3)
+        lambda self, x: self.b(self.a(x).relu() + self.a.weight.shape[0]),
+        a=nn.Linear(4, 9),
+        b=nn.Linear(9, 3),
     ), randn(5, 4)
 
 
 @row(None, "aten.pow")
 def power_depends_on_width() -> Made:
     return Net(
-        lambda self, x: self.b(self.a(x).relu() ** self.a.weight.shape[0]), a=nn.Linear(4, 3), b=nn.Linear(3, 3)
+        lambda self, x: self.b(self.a(x).relu() ** self.a.weight.shape[0]),
+        a=nn.Linear(4, 3),
+        b=nn.Linear(3, 3),
     ), randn(5, 4)
 
 
 @row(None, "aten.full")
 def tensor_made_from_the_width() -> Made:
     return Net(
-        lambda self, x: self.b(self.a(x).relu() * torch.full((1,), self.a.weight.shape[0], dtype=x.dtype)), a=nn.Linear(4, 9), b=nn.Linear(9, 3)
+        lambda self, x: self.b(
+            self.a(x).relu() * torch.full((1,), self.a.weight.shape[0], dtype=x.dtype)
+        ),
+        a=nn.Linear(4, 9),
+        b=nn.Linear(9, 3),
     ), randn(5, 4)
 
 
@@ -1597,33 +2096,612 @@ def tensor_made_from_the_width() -> Made:
 def ones_of_the_width() -> Made:
     # ones @ W sums over the width
     return Net(
-        lambda self, x: self.b(self.a(x).relu() @ torch.ones(self.a.weight.shape[0], 4, dtype=x.dtype)),
-        a=nn.Linear(4, 9), b=nn.Linear(4, 3),
+        lambda self, x: self.b(
+            self.a(x).relu() @ torch.ones(self.a.weight.shape[0], 4, dtype=x.dtype)
+        ),
+        a=nn.Linear(4, 9),
+        b=nn.Linear(4, 3),
     ), randn(5, 4)
 
 
 @row(None, "operator")
 def unfolded_patches() -> Made:
-    return Net(lambda self, x: self.b(F.unfold(self.a(x), 3).mT), a=nn.Conv2d(3, 6, 1), b=nn.Linear(54, 3)), randn(*IMAGE)
+    return Net(
+        lambda self, x: self.b(F.unfold(self.a(x), 3).mT), a=nn.Conv2d(3, 6, 1), b=nn.Linear(54, 3)
+    ), randn(*IMAGE)
 
 
 @row(None, "operator")
 def pairwise_distances() -> Made:
-    return Net(lambda self, x: torch.cdist(self.a(x), self.b(x)), a=nn.Linear(4, 6), b=nn.Linear(4, 6)), randn(5, 4)
+    return Net(
+        lambda self, x: torch.cdist(self.a(x), self.b(x)), a=nn.Linear(4, 6), b=nn.Linear(4, 6)
+    ), randn(5, 4)
 
 
 @row(None, "operator")
 def cosine_similarity() -> Made:
-    return Net(lambda self, x: F.cosine_similarity(self.a(x), self.b(x)), a=nn.Linear(4, 6), b=nn.Linear(4, 6)), randn(5, 4)
+    return Net(
+        lambda self, x: F.cosine_similarity(self.a(x), self.b(x)),
+        a=nn.Linear(4, 6),
+        b=nn.Linear(4, 6),
+    ), randn(5, 4)
 
 
 @row({"a": 7})
 def fourier_features() -> Made:
     return Net(
-        lambda self, x: self.b(torch.cat([self.a(x).sin(), self.a(x).cos()], -1)), a=nn.Linear(4, 7), b=nn.Linear(14, 3)
+        lambda self, x: self.b(torch.cat([self.a(x).sin(), self.a(x).cos()], -1)),
+        a=nn.Linear(4, 7),
+        b=nn.Linear(14, 3),
     ), randn(5, 4)
 
 
 @row({"a": 7})
 def dead_branch_and_unused_layer() -> Made:
-    return Net(lambda self, x: self.b(self.a(x).relu()), a=nn.Linear(4, 7), b=nn.Linear(7, 3), unused=nn.Linear(7, 7)), randn(5, 4)
+    return Net(
+        lambda self, x: self.b(self.a(x).relu()),
+        a=nn.Linear(4, 7),
+        b=nn.Linear(7, 3),
+        unused=nn.Linear(7, 7),
+    ), randn(5, 4)
+
+
+# Combinations that go wrong easily.
+
+
+@row({"stem": 8, "a": 7})
+def in_place_gate_in_front_of_a_norm() -> Made:
+    # the norm sees h after h.mul_(g), through the name that h had before
+    def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
+        x = self.n1(self.stem(x)).relu()
+        h = self.a(x)
+        h.mul_(self.g(x).relu())
+        return self.b(self.n2(h).relu())
+
+    return Net(
+        forward,
+        stem=nn.Conv2d(3, 8, 1),
+        n1=nn.BatchNorm2d(8),
+        a=nn.Conv2d(8, 7, 1, bias=False),
+        g=nn.Conv2d(8, 7, 1, bias=False),
+        n2=nn.BatchNorm2d(7),
+        b=nn.Conv2d(7, 3, 1),
+    ), randn(*IMAGE)
+
+
+@row({"stem": 8, "a": 7})
+def gate_in_front_of_a_norm() -> Made:
+    def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
+        x = self.n1(self.stem(x)).relu()
+        return self.b(self.n2(self.a(x) * self.g(x).relu()).relu())
+
+    return Net(
+        forward,
+        stem=nn.Conv2d(3, 8, 1),
+        n1=nn.BatchNorm2d(8),
+        a=nn.Conv2d(8, 7, 1, bias=False),
+        g=nn.Conv2d(8, 7, 1, bias=False),
+        n2=nn.BatchNorm2d(7),
+        b=nn.Conv2d(7, 3, 1),
+    ), randn(*IMAGE)
+
+
+@row({"stem": 8, "a": 7})
+def in_place_add_in_front_of_a_norm() -> Made:
+    def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
+        x = self.n1(self.stem(x)).relu_()
+        h = self.a(x)
+        h += self.g(x)
+        torch.relu_(h)
+        return self.b(self.n2(h))
+
+    return Net(
+        forward,
+        stem=nn.Conv2d(3, 8, 1),
+        n1=nn.BatchNorm2d(8),
+        a=nn.Conv2d(8, 7, 1),
+        g=nn.Conv2d(8, 7, 1),
+        n2=nn.BatchNorm2d(7),
+        b=nn.Conv2d(7, 3, 1),
+    ), randn(*IMAGE)
+
+
+@row({"q": 6})
+def multi_query_attention() -> Made:
+    class MultiQuery(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.heads, self.size = 5, 6
+            self.q, self.kv, self.o = nn.Linear(5, 30), nn.Linear(5, 12), nn.Linear(30, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            b, n, _ = x.shape
+            q = self.q(x).view(b, n, self.heads, self.size).transpose(1, 2)
+            k, v = self.kv(x).split(self.size, -1)
+            y = F.scaled_dot_product_attention(
+                q,
+                k[:, None].expand(-1, self.heads, -1, -1),
+                v[:, None].expand(-1, self.heads, -1, -1),
+            )
+            return self.o(y.transpose(1, 2).reshape(b, n, -1))
+
+    return MultiQuery(), randn(2, 4, 5)
+
+
+@row({"q": 4, "v": 4}, heads="count")
+def attention_with_slopes_per_head() -> Made:
+    # ALiBi: a number for every head, made in the code
+    class Alibi(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.heads = 6
+            self.q, self.k, self.v, self.o = (
+                nn.Linear(5, 24),
+                nn.Linear(5, 24),
+                nn.Linear(5, 24),
+                nn.Linear(24, 3),
+            )
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            b, n, _ = x.shape
+            q, k, v = (
+                f(x).view(b, n, self.heads, -1).transpose(1, 2) for f in (self.q, self.k, self.v)
+            )
+            slopes = 2.0 ** -torch.arange(1, self.heads + 1, dtype=x.dtype)
+            bias = -(torch.arange(n)[:, None] - torch.arange(n)).abs() * slopes[:, None, None]
+            y = F.scaled_dot_product_attention(q, k, v, attn_mask=bias[None])
+            return self.o(y.transpose(1, 2).reshape(b, n, -1))
+
+    return Alibi(), randn(2, 4, 5)
+
+
+@row({"?": 16, "?2": 8}, norms="other")
+def attention_with_masks() -> Made:
+    return Net(
+        lambda self, x, m: self.o(
+            self.a(self.i(x), self.i(x), self.i(x), key_padding_mask=m, need_weights=False)[0]
+        ),
+        i=nn.Linear(5, 16),
+        a=nn.MultiheadAttention(16, 2, batch_first=True, add_bias_kv=True, add_zero_attn=True),
+        o=nn.Linear(16, 3),
+    ), (randn(2, 4, 5), torch.tensor([[False, False, True, True], [False, False, False, False]]))
+
+
+@row(None, "aten.group_norm", norms="other")
+def group_norm_over_a_concatenation() -> Made:
+    return Net(
+        lambda self, x: self.c(self.n(torch.cat([self.a(x), self.b(x)], 1)).relu()),
+        a=nn.Conv2d(3, 6, 1),
+        b=nn.Conv2d(3, 6, 1),
+        n=nn.GroupNorm(4, 12),
+        c=nn.Conv2d(12, 3, 1),
+    ), randn(*IMAGE)
+
+
+@row(None, "aten.group_norm", norms="other")
+def group_norm_over_an_uneven_concatenation() -> Made:
+    return Net(
+        lambda self, x: self.c(self.n(torch.cat([self.a(x), self.b(x)], 1)).relu()),
+        a=nn.Conv2d(3, 8, 1),
+        b=nn.Conv2d(3, 4, 1),
+        n=nn.GroupNorm(3, 12),
+        c=nn.Conv2d(12, 3, 1),
+    ), randn(*IMAGE)
+
+
+@row(None, "aten.group_norm", norms="other")
+def group_norm_across_a_concatenation() -> Made:
+    # groups of six span both parts
+    return Net(
+        lambda self, x: self.c(self.n(torch.cat([self.a(x), self.b(x)], 1)).relu()),
+        a=nn.Conv2d(3, 8, 1),
+        b=nn.Conv2d(3, 4, 1),
+        n=nn.GroupNorm(2, 12),
+        c=nn.Conv2d(12, 3, 1),
+    ), randn(*IMAGE)
+
+
+@row({"a": 7, "b": 5}, norms="other")
+def layer_norm_over_a_concatenation() -> Made:
+    return Net(
+        lambda self, x: self.c(self.n(torch.cat([self.a(x), x, self.b(x)], 1)).relu()),
+        a=nn.Linear(4, 7),
+        b=nn.Linear(4, 5),
+        n=nn.LayerNorm(16),
+        c=nn.Linear(16, 3),
+    ), randn(5, 4)
+
+
+@row({"q/2": 7, "v": 7}, norms="other")
+def layer_norm_over_heads() -> Made:
+    class SubNorm(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.heads = 2
+            self.q, self.k, self.v, self.o = (
+                nn.Linear(5, 14),
+                nn.Linear(5, 14),
+                nn.Linear(5, 14),
+                nn.Linear(14, 3),
+            )
+            self.n = nn.LayerNorm(14)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            b, n, _ = x.shape
+            q, k, v = (
+                f(x).view(b, n, self.heads, -1).transpose(1, 2) for f in (self.q, self.k, self.v)
+            )
+            y = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+            return self.o(self.n(y))
+
+    return SubNorm(), randn(2, 4, 5)
+
+
+@row({"q/2": 7, "v": 7}, norms="other")
+def norm_of_values_per_head() -> Made:
+    class ValueNorm(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.heads = 2
+            self.q, self.k, self.v, self.o = (
+                nn.Linear(5, 14),
+                nn.Linear(5, 14),
+                nn.Linear(5, 14),
+                nn.Linear(14, 3),
+            )
+            self.n = nn.RMSNorm(7, eps=1e-5)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            b, n, _ = x.shape
+            q, k, v = (
+                f(x).view(b, n, self.heads, -1).transpose(1, 2) for f in (self.q, self.k, self.v)
+            )
+            return self.o(
+                F.scaled_dot_product_attention(q, k, self.n(v)).transpose(1, 2).flatten(2)
+            )
+
+    return ValueNorm(), randn(2, 4, 5)
+
+
+@row({"a": 7, "b": 5})
+def depthwise_over_a_concatenation() -> Made:
+    return Net(
+        lambda self, x: self.c(self.d(torch.cat([self.a(x), self.b(x)], 1)).relu()),
+        a=nn.Conv2d(3, 7, 1),
+        b=nn.Conv2d(3, 5, 1),
+        d=nn.Conv2d(12, 12, 3, groups=12),
+        c=nn.Conv2d(12, 3, 1),
+    ), randn(*IMAGE)
+
+
+@row({"a": 6, "d": 5})
+def grouped_over_a_concatenation() -> Made:
+    return Net(
+        lambda self, x: self.c(self.d(torch.cat([self.a(x), self.b(x)], 1)).relu()),
+        a=nn.Conv2d(3, 6, 1),
+        b=nn.Conv2d(3, 6, 1),
+        d=nn.Conv2d(12, 10, 3, groups=2),
+        c=nn.Conv2d(10, 3, 1),
+    ), randn(*IMAGE)
+
+
+@row({"a": 5, "b": 3})
+def flattened_concatenation() -> Made:
+    return Net(
+        lambda self, x: self.c(torch.cat([self.a(x), self.b(x)], 1).relu().flatten(1)),
+        a=nn.Conv2d(3, 5, 3),
+        b=nn.Conv2d(3, 3, 3),
+        c=nn.Linear(128, 3),
+    ), randn(*IMAGE)
+
+
+@row({"a": 5})
+def batch_norm_after_flatten() -> Made:
+    return Net(
+        lambda self, x: self.c(self.n(self.a(x).flatten(1)).relu()),
+        a=nn.Conv2d(3, 5, 3),
+        n=nn.BatchNorm1d(80),
+        c=nn.Linear(80, 3),
+    ), randn(*IMAGE)
+
+
+@row({"i": 8})
+def mixing_where_all_sizes_are_eight() -> Made:
+    # batch, tokens, channels, hidden and classes: all eight
+    return Net(
+        lambda self, x: self.o((self.i(x) + self.t(self.i(x).mT).mT).relu()),
+        i=nn.Linear(8, 8),
+        t=nn.Linear(8, 8),
+        o=nn.Linear(8, 8),
+    ), randn(8, 8, 8)
+
+
+class OneNumberForAll(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.dim = 8
+        self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.a(x.view(-1, self.dim))
+        return self.b(h.relu().view(-1, self.dim)).view(-1, self.dim)
+
+
+@row(None, "does not follow another width")
+def one_attribute_for_growing_and_fixed_sizes() -> Made:
+    return OneNumberForAll(), randn(5, 8)
+
+
+@row({"q": 9, "v": 7})
+def causal_mask_in_a_buffer() -> Made:
+    class Causal(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.q, self.k, self.v, self.o = (
+                nn.Linear(5, 9),
+                nn.Linear(5, 9),
+                nn.Linear(5, 7),
+                nn.Linear(7, 3),
+            )
+            self.register_buffer("bias", torch.tril(torch.ones(8, 8)).view(1, 8, 8))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            n = x.shape[1]
+            logits = (self.q(x) @ self.k(x).transpose(-2, -1)) * (
+                1.0 / math.sqrt(self.k.weight.shape[0])
+            )
+            logits = logits.masked_fill(self.bias[:, :n, :n] == 0, float("-inf"))
+            return self.o(logits.softmax(-1) @ self.v(x))
+
+    return Causal(), randn(2, 4, 5)
+
+
+@row({"a": 7})
+def tied_layers_transposed() -> Made:
+    return Net(
+        lambda self, x: F.conv_transpose2d(self.b(self.a(x).relu()).relu(), self.a.weight),
+        a=nn.Conv2d(3, 7, 3),
+        b=nn.Conv2d(7, 7, 1),
+    ), randn(*IMAGE)
+
+
+@row({"a": 9})
+def stochastic_depth_and_scalar_gate() -> Made:
+    return Net(
+        lambda self, x: self.c(self.a(x) + self.s.tanh() * self.b(self.a(x)).relu()),
+        a=nn.Linear(4, 9),
+        b=nn.Linear(9, 9),
+        s=parameter(1),
+        c=nn.Linear(9, 3),
+    ), randn(5, 4)
+
+
+@row({"a": 7})
+def parameter_added_to_an_image() -> Made:
+    return Net(
+        lambda self, x: self.b((self.a(x) + self.p).relu() * self.g.view(1, -1, 1, 1)),
+        a=nn.Conv2d(3, 7, 1),
+        p=parameter(1, 7, 6, 6),
+        g=parameter(7),
+        b=nn.Conv2d(7, 3, 1),
+    ), randn(*IMAGE)
+
+
+@row({"k": 9, "v": 7})
+def learned_queries() -> Made:
+    # perceiver: queries are a parameter with both axes
+    return Net(
+        lambda self, x: self.o(
+            F.scaled_dot_product_attention(
+                self.latent.expand(x.shape[0], -1, -1), self.k(x), self.v(x)
+            )
+        ),
+        latent=parameter(1, 3, 9),
+        k=nn.Linear(5, 9),
+        v=nn.Linear(5, 7),
+        o=nn.Linear(7, 3),
+    ), randn(2, 4, 5)
+
+
+@row(None, "aten.sum")
+def codebook_distances() -> Made:
+    # |x - c|² written as a matmul and two sums
+    def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
+        h = self.a(x)
+        return h.pow(2).sum(-1, keepdim=True) - 2 * h @ self.codes.t() + self.codes.pow(2).sum(-1)
+
+    return Net(forward, a=nn.Linear(4, 9), codes=parameter(6, 9)), randn(5, 4)
+
+
+@row({"a": 9})
+def product_keys() -> Made:
+    # scores against a learned table, softmax over the table, then values
+    return Net(
+        lambda self, x: (self.a(x) @ self.keys.t()).softmax(-1) @ self.values,
+        a=nn.Linear(4, 9),
+        keys=parameter(6, 9),
+        values=parameter(6, 3),
+    ), randn(5, 4)
+
+
+@row({"a": 7})
+def bidirectional_sum_of_projections() -> Made:
+    return Net(
+        lambda self, x: self.c(
+            torch.addcmul(self.a(x), self.b(x), self.d(x), value=0.5)
+            + torch.lerp(self.a(x), self.b(x), 0.3)
+        ),
+        a=nn.Linear(4, 7),
+        b=nn.Linear(4, 7),
+        d=nn.Linear(4, 7),
+        c=nn.Linear(7, 3),
+    ), randn(5, 4)
+
+
+@row({"q": 9, "v": 7})
+def logits_scaled_by_a_learned_width() -> Made:
+    # a float attribute computed once: it does not follow the width, and need not
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.q, self.k, self.v, self.o = (
+                nn.Linear(5, 9),
+                nn.Linear(5, 9),
+                nn.Linear(5, 7),
+                nn.Linear(7, 3),
+            )
+            self.scale = 9**-0.5
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.o((self.q(x) * self.scale @ self.k(x).mT).softmax(-1) @ self.v(x))
+
+    return Scaled(), randn(2, 4, 5)
+
+
+@row({"a": 9})
+def mean_pooled_by_a_matmul() -> Made:
+    return Net(
+        lambda self, x: self.b(
+            torch.full((1, x.shape[1]), 1 / x.shape[1], dtype=x.dtype) @ self.a(x)
+        ),
+        a=nn.Linear(4, 9),
+        b=nn.Linear(9, 3),
+    ), randn(2, 5, 4)
+
+
+@row(None, "aten.matmul")
+def sum_by_a_matmul_with_ones_like() -> Made:
+    # ones_like of an activation contracted with another one of that width
+    return Net(
+        lambda self, x: self.a(x).relu() @ torch.ones_like(self.b(x)).mT,
+        a=nn.Linear(4, 9),
+        b=nn.Linear(4, 9),
+    ), randn(2, 5, 4)
+
+
+@row(None, "aten.einsum")
+def power_sum_over_a_width_by_einsum() -> Made:
+    return Net(
+        lambda self, x: self.c(torch.einsum("bti->bt", self.a(x).relu())[..., None]),
+        a=nn.Linear(4, 9),
+        c=nn.Linear(1, 3),
+    ), randn(2, 5, 4)
+
+
+@row({"a": 9})
+def diagonal_by_einsum() -> Made:
+    return Net(
+        lambda self, x: self.b(torch.einsum("bd,d->bd", self.a(x), self.g).relu()),
+        a=nn.Linear(4, 9),
+        g=parameter(9),
+        b=nn.Linear(9, 3),
+    ), randn(5, 4)
+
+
+@row({"a": 7})
+def tensor_product_by_einsum() -> Made:
+    return Net(
+        lambda self, x: self.c(torch.einsum("bi,bj->bij", self.a(x), self.b(x)).relu().flatten(1)),
+        a=nn.Linear(4, 7),
+        b=nn.Linear(4, 5),
+        c=nn.Linear(35, 3),
+    ), randn(5, 4)
+
+
+@row({"a": 7, "w": 5})
+def bilinear_form_by_matmul() -> Made:
+    return Net(
+        lambda self, x: (self.a(x) @ self.w) @ self.b(x).mT,
+        a=nn.Linear(4, 7),
+        b=nn.Linear(4, 5),
+        w=parameter(7, 5),
+    ), randn(2, 5, 4)
+
+
+@row({"v": 7, "v/2": 7})
+def three_matrices_of_one_width() -> Made:
+    return Net(
+        lambda self, x: F.linear(x, self.u @ self.v @ self.w),
+        u=parameter(3, 7),
+        v=parameter(7, 7),
+        w=parameter(7, 4),
+    ), randn(5, 4)
+
+
+@row(None, "used in two ways")
+def weight_of_a_square_layer_symmetrised() -> Made:
+    return Net(
+        lambda self, x: self.c(F.linear(self.a(x).relu(), self.w + self.w.t()).relu()),
+        a=nn.Linear(4, 7),
+        w=parameter(7, 7),
+        c=nn.Linear(7, 3),
+    ), randn(5, 4)
+
+
+@row({"a": 7})
+def residual_square_of_a_stream() -> Made:
+    return Net(
+        lambda self, x: self.b(self.a(x) ** 2 + self.a(x) * self.a(x).detach()),
+        a=nn.Linear(4, 7),
+        b=nn.Linear(7, 3),
+    ), randn(5, 4)
+
+
+@row({"a": 7})
+def rotation_of_two_halves_without_attention() -> Made:
+    def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
+        p, q = self.a(x).chunk(2, -1)
+        return self.b(torch.cat([-q, p], -1) + self.a(x))
+
+    return Net(forward, a=nn.Linear(4, 14), b=nn.Linear(14, 3)), randn(5, 4)
+
+
+@row({"?": 7})
+def pairs_of_channels_rotated() -> Made:
+    # interleaved rotary: (…, d/2, 2) unbound and stacked again
+    def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
+        p, q = self.a(x).unflatten(-1, (-1, 2)).unbind(-1)
+        return self.b(torch.stack([-q, p], -1).flatten(-2).relu())
+
+    return Net(forward, a=nn.Linear(4, 14), b=nn.Linear(14, 3)), randn(5, 4)
+
+
+@row({"e": 7, "f": 5})
+def embedding_of_two_kinds_concatenated() -> Made:
+    return Net(
+        lambda self, x: self.b(torch.cat([self.e(x), self.f(x)], -1).relu()),
+        e=nn.Embedding(10, 7),
+        f=nn.Embedding(10, 5),
+        b=nn.Linear(12, 3),
+    ), tokens(2, 5)
+
+
+@row({"e": 7})
+def functional_embedding_read_twice() -> Made:
+    return Net(
+        lambda self, x: self.b(F.embedding(x, self.e) + self.e[0]),
+        e=parameter(10, 7),
+        b=nn.Linear(7, 3),
+    ), tokens(2, 5)
+
+
+@row({"a": 9})
+def wide_and_deep_with_an_output_stream() -> Made:
+    # a hidden layer of the width of the outputs is added to them
+    return Net(
+        lambda self, x: self.b(self.a(x).relu()) + self.c(x),
+        a=nn.Linear(4, 9),
+        b=nn.Linear(9, 3),
+        c=nn.Linear(4, 3),
+    ), randn(5, 4)
+
+
+@row({"a": 9})
+def input_added_to_a_layer() -> Made:
+    # the stream is the model's input: frozen
+    return Net(
+        lambda self, x: self.c(x + self.b(self.a(x).relu())),
+        a=nn.Linear(4, 9),
+        b=nn.Linear(9, 4),
+        c=nn.Linear(4, 3),
+    ), randn(5, 4)

@@ -24,7 +24,7 @@ NAMES = list(BY_NAME)
 GROWING = [name for name in NAMES if BY_NAME[name].grows]
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def planned(name: str) -> gr.Plan | gr.GrowthError:
     """The plan of a row in float64, made once for all tests of this process, or its refusal."""
     row: Row = BY_NAME[name]
@@ -50,7 +50,14 @@ def test_expected_widths_grow_and_the_rest_says_why(name: str) -> None:
         assert not row.grows, f"refused, but these should grow: {row.grows}\n{found}"
         text = str(found)
     else:
-        assert widths(found) == dict(row.grows)
+        grown = widths(found)
+        for group, width in row.grows.items():
+            if group.startswith("?"):
+                assert width in grown.values(), grown
+            else:
+                assert grown.get(group) == width, grown
+        if not any(group.startswith("?") for group in row.grows):
+            assert grown == dict(row.grows)
         text = found.groups.explain()
     for reason in row.reasons:
         assert reason in text
@@ -151,9 +158,7 @@ def test_paper_mode_says_where_it_cannot_preserve(name: str) -> None:
 
 def test_paper_mode_names_the_operator_that_breaks_it() -> None:
     # Two hidden GELU layers: the second one is rescaled in front of a GELU.
-    model = nn.Sequential(
-        nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 3)
-    )
+    model = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 3))
     plan = make_plan(model, randn(5, 4), stages=2)
     report = gr.Grower(plan.build_seed(), plan, variance_transfer="paper", noise=0.0).grow()
     assert any("aten.gelu" in note and "'3'" in note for note in report.notes)
@@ -237,3 +242,31 @@ def test_growing_without_measuring_gives_the_same_model(mode: str) -> None:
         grower.grow(measure)
         grown.append(model.state_dict())
     assert all(torch.equal(grown[0][k], grown[1][k]) for k in grown[0])
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["mlp", "tied_embedding", "tied_autoencoder", "tied_layers_transposed", "attention_by_hand"],
+)
+def test_new_units_learn(name: str) -> None:
+    """Every new row of a grown weight moves within a few steps: nothing is dead for good."""
+    from growthring.core.axes import layout
+
+    plan = plan_of(name)
+    model = plan.build_seed()
+    perturb(model)
+    gr.Grower(model, plan, generator=torch.Generator().manual_seed(0)).grow()
+    before = {n: p.detach().clone() for n, p in model.named_parameters()}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(5):
+        optimizer.zero_grad()
+        model(plan.example_inputs).square().mean().backward()
+        optimizer.step()
+    for n, p in model.named_parameters():
+        spec = plan.groups.specs[n]
+        if spec.kind != "weight" or p.dim() < 2:
+            continue
+        fresh = layout(spec.axes[0], *plan.stage_widths[:2]).new
+        moved = (p.detach() - before[n])[fresh].flatten(1).abs().amax(1) if len(fresh) else None
+        # a ReLU may be off on all inputs for some of them, not for all
+        assert moved is None or bool((moved > 0).any()), f"no new row of '{n}' moves"

@@ -1,8 +1,7 @@
 """Unification of axes: structures meet, clash and freeze."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from growthring.core.axes import Concat, Fixed, Product, Ref, negate, refs
 from growthring.graph.unify import Reason, Unifier

@@ -14,6 +14,7 @@ from growthring.graph.trace import ExampleInputs, output_tensors, split_inputs
 from scripts.models import CATALOGUE
 from scripts.models.entry import Entry
 from scripts.models.growing import (
+    LEAST_SENSITIVITY,
     STAGES,
     Prepared,
     bound,
@@ -27,9 +28,7 @@ _RANDOM = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.AlphaDropout)
 
 
 def _marked(entries: list[Entry]) -> list[Any]:
-    return [
-        pytest.param(e, id=e.label, marks=() if e.fast else pytest.mark.slow) for e in entries
-    ]
+    return [pytest.param(e, id=e.label, marks=() if e.fast else pytest.mark.slow) for e in entries]
 
 
 def _in_double(entry: Entry) -> Prepared:
@@ -45,8 +44,10 @@ def test_grows_exactly_into_the_given_model(entry: Entry) -> None:
     plan = prepared.plan()
     share = plan.num_parameters(0) / plan.num_parameters(STAGES - 1)
     assert share <= entry.seed_share, f"much is frozen:\n{plan.groups.explain()}"
-    grown, worst = grow_through(plan, prepared.fresh_inputs, "off")
-    assert worst <= bound(plan, "off")
+    outcome = grow_through(plan, prepared.fresh_inputs, "off")
+    grown = outcome.model
+    assert outcome.sensitivity >= LEAST_SENSITIVITY, "the test would pass whatever grew"
+    assert outcome.worst <= bound(plan, "off")
     prepared.model.load_state_dict(grown.state_dict(), strict=True)
     change = gr.verify(grown, prepared.model, prepared.inputs, entry.options.get("outputs"))
     assert change.absolute == 0.0
@@ -63,7 +64,7 @@ def test_refusal_names_the_reason(entry: Entry) -> None:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("entry", _marked([e for e in CATALOGUE if e.trains]))
 def test_training_pass_and_gradients_of_old_entries_stay(entry: Entry) -> None:
-    """In train mode: outputs, losses and gradients are those of before (divided by a tensor's factor, if it has one)."""
+    """In train mode, gradients are those of before, divided by a tensor's factor where it has one."""
     prepared = _in_double(entry)
     plan = prepared.plan()
     model = perturbed_seed(plan)

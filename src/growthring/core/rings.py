@@ -53,6 +53,7 @@ class RingMap:
                 raise InputError(
                     f"group {group} would shrink from {history[-1]} to {widths[group]}."
                 )
+        for group, history in self._history.items():
             history.append(widths[group])
         self._cache.clear()
 
@@ -98,11 +99,10 @@ class RingMap:
             shape[i] = count
             table = table.new_zeros(shape).index_add_(i, ring.to(values.device), table)
         result = values.new_zeros(count)
+        if table.dim() == 0:  # a scalar is part of the seed
+            result[0] = table
+            return result
         grids = torch.meshgrid(*[torch.arange(count)] * table.dim(), indexing="ij")
-        if not grids:
-            return result.index_add_(
-                0, torch.zeros(1, dtype=torch.int64, device=values.device), values.reshape(1)
-            )
         youngest = torch.stack(grids).amax(0).flatten().to(values.device)
         return result.index_add_(0, youngest, table.flatten())
 

@@ -216,9 +216,10 @@ class _Assignment:
                 clash = self._edge(r, targets.get(r.names[0], 0.0))
             elif r.kind in ("bias", "stats"):
                 s = self.scale(r.inputs[0])
-                wanted = self._followers.setdefault(r.names, s)
-                if abs(wanted - s) > _TOLERANCE:
-                    clash = self._hold(r, [(r.inputs[0], wanted)])
+                if abs(self._followers.setdefault(r.names, s) - s) > _TOLERANCE:
+                    clash = self._hold(r.inputs[0])
+                    if clash is None:
+                        raise _two_factors(r.names[0])
             if clash is not None:
                 return clash
         return None
@@ -230,27 +231,29 @@ class _Assignment:
         root, offset = self.nodes.find(r.output)
         if root not in self.potential:
             self.potential[root] = self.scale(source) + target - offset
-        s_in, s_out = self.scale(source), self.scale(r.output)
-        c = s_out - s_in
-        before = self.factors.setdefault(r.names[0], c)
-        if abs(before - c) > _TOLERANCE:
-            return self._hold(r, [(source, s_out - before), (r.output, s_in + before)])
-        if min(abs(c - target), abs(c)) > _TOLERANCE:
-            for node in (source, r.output):  # neither: this activation keeps its scale
-                root, offset = self.nodes.find(node)
-                if root not in self.held:
-                    return {root: -offset}
-        return None
+        c = self.scale(r.output) - self.scale(source)
+        agrees = abs(self.factors.setdefault(r.names[0], c) - c) <= _TOLERANCE
+        if agrees and min(abs(c - target), abs(c)) <= _TOLERANCE:
+            return None
+        clash = self._hold(source, r.output)
+        if clash is None and not agrees:
+            raise _two_factors(r.names[0])
+        return clash
 
-    def _hold(self, r: Record, wishes: Sequence[tuple[int, float]]) -> dict[int, float]:
-        for node, value in wishes:
+    def _hold(self, *activations: int) -> dict[int, float] | None:
+        """The first of the activations that is not held yet is to keep its scale."""
+        for node in activations:
             root, offset = self.nodes.find(node)
             if root not in self.held:
-                return {root: value - offset}
-        raise ScaleConflict(
-            f"parameter '{r.names[0]}' is used twice and would need two different factors, so a factor "
-            "that changes with width cannot be compensated in the weights."
-        )
+                return {root: -offset}
+        return None
+
+
+def _two_factors(name: str) -> ScaleConflict:
+    return ScaleConflict(
+        f"parameter '{name}' is used twice and would need two different factors, so a factor that "
+        "changes with width cannot be compensated in the weights."
+    )
 
 
 def forward(

@@ -21,7 +21,9 @@ from growthring.core.axes import Layout
 
 def _is_run(positions: torch.Tensor) -> bool:
     n = len(positions)
-    return n > 0 and int(positions[-1]) - int(positions[0]) == n - 1
+    if n == 0 or int(positions[-1]) - int(positions[0]) != n - 1:
+        return False
+    return bool((positions[1:] - positions[:-1] == 1).all())
 
 
 def _put(target: torch.Tensor, axis: int, positions: torch.Tensor, values: torch.Tensor) -> None:

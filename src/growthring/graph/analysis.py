@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from torch import nn
 
-from growthring.core.axes import Axis, Concat, Product, Ref, refs
+from growthring.core.axes import Axis, Concat, Fixed, Product, Ref, refs
 from growthring.errors import InputError, WidthGroupError
 from growthring.graph.fit import Fit, Probe
 from growthring.graph.groups import Member, TensorSpec, WidthGroup, WidthGroups, describe
@@ -50,6 +50,8 @@ class Analysis:
         self.passed_over: dict[int, Reason] = {}
         self._join_uses()
         self._freeze_buffers()
+        self._freeze_dead_ties()
+        self._freeze_crowded_norms()
         self._freeze_named(patterns)
 
     def _join_uses(self) -> None:
@@ -73,6 +75,34 @@ class Analysis:
                     else:
                         text = f"'{name}' is used in two ways whose pairs cannot both cancel"
                         self.unifier.freeze([a], Reason("parity", text))
+
+    def _freeze_dead_ties(self) -> None:
+        """A tied tensor gets zeros; units that nothing else writes would stay zero for ever."""
+        specs = self._specs()
+        written = {
+            ref.group
+            for spec in specs.values()
+            if not spec.tied and spec.kind in ("weight", "table", "direct")
+            for i, axis in enumerate(spec.axes)
+            if i not in spec.read
+            for ref in refs(axis)
+        }
+        for name in self.tied:
+            text = f"only '{name}' writes it, which is read as well: new units could not leave zero"
+            for axis in specs[name].axes:
+                dead = [ref for ref in refs(axis) if ref.group not in written]
+                self.unifier.freeze(dead, Reason("parity", text))
+
+    def _freeze_crowded_norms(self) -> None:
+        """A module that calls several norms of its own cannot tell their statistics apart while they fade."""
+        seen: dict[str, dict[Axis, None]] = {}
+        for walk in self.walks:
+            for s in walk.statistics:
+                seen.setdefault(s.module, {})[self.unifier.resolve(s.axis)] = None
+        for module, axes in seen.items():
+            if len(axes) > 1:
+                text = f"'{module or '(model)'}' runs several norms itself, over different widths"
+                self.unifier.freeze(axes, Reason("operator", text))
 
     def _freeze_buffers(self) -> None:
         for name, (use, *_) in self.uses.items():
@@ -129,6 +159,15 @@ class Analysis:
             return type(axis)(tuple(self._absolute(part) for part in axis.parts))
         return axis
 
+    def _known(self, axis: Axis, keys: set[int]) -> Axis:
+        """The resolved axis; widths that no tensor has are fixed."""
+        axis = self.unifier.resolve(axis)
+        if isinstance(axis, Ref):
+            return axis if axis.group in keys else Fixed(self.unifier.size(axis))
+        if isinstance(axis, (Product, Concat)):
+            return type(axis)(tuple(self._known(part, keys) for part in axis.parts))
+        return axis
+
     def choose(self) -> list[int]:
         """The groups that grow: unfrozen, and one factor of each product."""
         specs = self._specs()
@@ -155,6 +194,11 @@ class Analysis:
     def _choose_factor(self, product: Product, settled: set[int]) -> None:
         live = self._live_factors(product)
         if len(live) < 2:
+            return
+        everyone = [ref.group for _, group in live for ref in group]
+        if len(set(everyone)) < len(everyone):
+            text = "it is multiplied by itself on one axis, so its units are not independent"
+            self.unifier.freeze([Ref(g) for g in everyone], Reason("structure", text))
             return
         preferred = [item for item in live if any(r.group in settled for r in item[1])]
         sizes = {i: self.unifier.size(product.parts[i]) for i, _ in live}
@@ -257,8 +301,9 @@ class Analysis:
                 f"nothing in {type(self.model).__name__} can grow. Its widths and why each is "
                 f"frozen:\n  {listed}"
             )
+        keys = {g.key for g in groups}
         statistics = [
-            replace(s, axis=self.unifier.resolve(s.axis)) for w in walks for s in w.statistics
+            replace(s, axis=self._known(s.axis, keys)) for w in walks for s in w.statistics
         ]
         unique = {(s.module, s.names): s for s in statistics}
         return WidthGroups(
@@ -269,7 +314,7 @@ class Analysis:
             self.scales.count,
             tuple(unique.values()),
             self.norms,
-            fitted.attributes or self.attributes(),
+            {k: tuple(self._known(a, keys) for a in axes) for k, axes in fitted.attributes.items()},
             fitted.laws,
             tuple(spans_of(specs.values(), growing)) if tied else (),
             max(w.trace.precision for w in walks),

@@ -16,32 +16,8 @@ def check_model(model: nn.Module) -> None:
     """Raises if the model is not a plain, initialised, unwrapped module."""
     if not isinstance(model, nn.Module):
         raise InputError(f"model is a {type(model).__name__}, not an nn.Module.")
-    kind = type(model).__name__
-    if hasattr(model, "_orig_mod"):
-        raise UnsupportedModelError(
-            "the model is already compiled: its graph is fixed to the present widths. Grow the "
-            "plain model "
-            "(model._orig_mod) and call torch.compile after each growth."
-        )
-    if isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
-        raise UnsupportedModelError(
-            f"the model is wrapped in {kind}, which holds buckets of the present shapes. Grow the "
-            "plain model "
-            "(model.module) and wrap it again after each growth."
-        )
-    if type(model).__module__.startswith("torch.jit") or isinstance(model, torch.jit.ScriptModule):
-        raise UnsupportedModelError(
-            f"the model is a {kind}: scripted code is fixed to its shapes. Grow the Python module "
-            "and script it afterwards."
-        )
     for path, module in model.named_modules():
-        source = type(module).__module__
-        if "quantized" in source.split(".") or source.startswith(("bitsandbytes", "torchao")):
-            raise UnsupportedModelError(
-                f"'{path}' is a quantised {type(module).__name__}: packed weights cannot be "
-                "widened. Grow the float "
-                "model and quantise the result."
-            )
+        _check_module(f"'{path}'" if path else "the model", module)
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         if isinstance(tensor, (UninitializedParameter, UninitializedBuffer)):
             raise UnsupportedModelError(
@@ -59,6 +35,30 @@ def check_model(model: nn.Module) -> None:
             )
         if tensor.is_sparse or tensor.layout is not torch.strided:
             raise UnsupportedModelError(f"'{name}' is a sparse tensor; only dense tensors grow.")
+
+
+def _check_module(where: str, module: nn.Module) -> None:
+    kind, source = type(module).__name__, type(module).__module__
+    if hasattr(module, "_orig_mod"):
+        raise UnsupportedModelError(
+            f"{where} is already compiled: its graph is fixed to the present widths. Grow the plain "
+            "module (its _orig_mod) and call torch.compile after each growth."
+        )
+    if isinstance(module, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
+        raise UnsupportedModelError(
+            f"{where} is wrapped in {kind}, which holds buckets of the present shapes. Grow the plain "
+            "module (its .module) and wrap it again after each growth."
+        )
+    if isinstance(module, torch.jit.ScriptModule):
+        raise UnsupportedModelError(
+            f"{where} is a {kind}: scripted code is fixed to its shapes. Grow the Python module and "
+            "script it afterwards."
+        )
+    if "quantized" in source.split(".") or source.startswith(("bitsandbytes", "torchao")):
+        raise UnsupportedModelError(
+            f"{where} is a quantised {kind}: packed weights cannot be widened. Grow the float model "
+            "and quantise the result."
+        )
 
 
 def check_inputs(model: nn.Module, example_inputs: ExampleInputs) -> None:
@@ -90,7 +90,9 @@ def _tensors(item: Any) -> Any:
 
 def check_finite(model: nn.Module) -> None:
     """Raises if the model has no values (meta device) or a weight that is not finite."""
-    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+    # Other buffers may hold infinities by design (masks).
+    statistics = [(n, b) for n, b in model.named_buffers() if "running_" in n]
+    for name, tensor in [*model.named_parameters(), *statistics]:
         if tensor.device.type == "meta":
             raise UnsupportedModelError(
                 f"'{name}' is on the meta device and has no values, so neither its deviation nor "

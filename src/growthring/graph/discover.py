@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import get_args
 
 from torch import nn
 
@@ -73,6 +74,8 @@ def discover(
     """The work of `discover_width_groups`; `trial_widths` names further widths that the code must follow."""
     check_model(model)
     check_inputs(model, example_inputs)
+    if heads not in get_args(Heads):
+        raise InputError(f"heads={heads!r} is not one of {', '.join(get_args(Heads))}.")
     patterns = [freeze] if isinstance(freeze, str) else list(freeze)
     traces, modes = _traces(model, example_inputs, outputs)
     norms = recognise_norms(model, traces[0])

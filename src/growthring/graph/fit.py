@@ -19,7 +19,7 @@ from typing import Any
 from torch import nn
 
 from growthring.core.axes import Axis, Ref, refs, size
-from growthring.errors import GrowthError
+from growthring.errors import GrowthError, InputError
 from growthring.graph.groups import Law, TensorSpec
 from growthring.graph.recognise import NormFormula, collapse_norms
 from growthring.graph.rules.walk import Walk
@@ -36,6 +36,13 @@ _SCALED = (
 _POWERS = (-0.5, 0.5, -1.0, 1.0)
 _MOST_TRIALS = 40
 _NUMBER = re.compile(r"\d+")
+# Operators whose whole numbers are sizes, axes or positions.
+_SHAPES = re.compile(
+    r"aten\.(view|reshape|_unsafe_view|_reshape|flatten|unflatten|expand|broadcast_to|repeat|tile|split|chunk"
+    r"|tensor_split|unsafe_|slice|narrow|select|zeros|ones|empty|new_zeros|new_ones|new_empty|conv|constant_pad"
+    r"|pad|layer_norm|rms_norm|group_norm|native_|batch_norm|instance_norm|embedding|cat|stack|permute|upsample"
+    r"|_?adaptive_|pixel_|channel_shuffle|linear|as_strided|sym_)"
+)
 
 
 @dataclass
@@ -151,6 +158,8 @@ def _attempt(probe: Probe, result: Fit) -> _Failure | None:
     result.laws.clear()
     if probe.build is not None:
         twin = probe.build()
+        if not isinstance(twin, nn.Module):
+            raise InputError(f"build(widths) returned a {type(twin).__name__}, not an nn.Module.")
     else:
         twin = empty_copy(probe.model, probe.specs, result.attributes, probe.full, probe.small)
     for walk, training in zip(probe.walks, probe.modes, strict=True):
@@ -219,16 +228,23 @@ def _compare(probe: Probe, walk: Walk, found: Trace, laws: dict[int, Law]) -> _F
     return None
 
 
-def _numbers(item: Any) -> Iterator[float]:
-    """Floating-point numbers among the arguments of an operator (sizes are integers, and checked by shape)."""
-    if isinstance(item, float):
-        yield item
-    elif isinstance(item, (list, tuple)):
-        for child in item:
-            yield from _numbers(child)
-    elif isinstance(item, Mapping):
-        for child in item.values():
-            yield from _numbers(child)
+def _numbers(op: Op) -> list[float]:
+    """The numbers an operator computes with; sizes, which its output's shape shows, are left out."""
+    base = ".".join(op.name.split(".")[:2]).removesuffix("_")
+    kinds = float if _SHAPES.match(base) else (int, float)
+    fill = {"aten.full": 0, "aten.new_full": 1}.get(base)
+    args = op.args if fill is None else (*op.args[:fill], *op.args[fill + 1 :])
+    if fill is not None:
+        kinds = (int, float)
+
+    def visit(item: Any) -> Iterator[float]:
+        if isinstance(item, kinds) and not isinstance(item, bool):
+            yield float(item)
+        elif isinstance(item, (list, tuple)):
+            for child in item:
+                yield from visit(child)
+
+    return [*visit(args), *visit(tuple(op.kwargs.values()))]
 
 
 def _explained(
@@ -240,8 +256,7 @@ def _explained(
         if probe.changes(width):
             laws[index] = Law(width, -0.5)
         return twin.kwargs.get("scale") is None
-    old = [*_numbers(op.args), *_numbers(op.kwargs)]
-    new = [*_numbers(twin.args), *_numbers(twin.kwargs)]
+    old, new = _numbers(op), _numbers(twin)
     if base in ("aten.baddbmm", "aten.addmm"):
         old, new = ([float(o.kwargs.get("alpha", 1))] for o in (op, twin))
     if base in ("aten.mul", "aten.div") and len(list(op.inputs())) == 1:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from growthring.core.axes import Axis, Concat, Product, Ref, refs, size
 from growthring.graph.groups import TensorSpec
@@ -45,42 +46,58 @@ def _unsigned(axis: Axis) -> Axis:
     return axis
 
 
-def units(
-    spans: Sequence[Axis], full: Mapping[int, int], growing: Iterable[int], round_to: int
-) -> dict[int, tuple[int, int]]:
-    """Group -> (size of what it is measured in, step of that size).
+@dataclass(frozen=True)
+class Steps:
+    """Groups that share one fraction of their full widths: `step`/`count`, `2·step`/`count`, …, 1.
 
-    A head size of 64 in 8 heads is measured as 512 in steps of 8 · round_to, together with a
-    residual width of 512.
+    A head size of 64 in 8 heads and a residual width of 512 move together: 64 · k/64 and 512 · k/64.
     """
-    live = sorted(growing)
-    parent = {g: g for g in live}
+
+    groups: tuple[int, ...]
+    count: int
+    step: int
+
+    def widths(self, full: Mapping[int, int], fraction: float) -> dict[int, int]:
+        """Widths nearest to a fraction: whole steps, every group at least two wide."""
+        least = max(math.ceil(min(2, full[g]) * self.count / full[g]) for g in self.groups)
+        k = max(self.step, self.step * math.floor(fraction * self.count / self.step + 0.5))
+        k = max(k, self.step * math.ceil(least / self.step))
+        k = min(k, self.count)
+        return {g: full[g] * k // self.count for g in self.groups}
+
+
+def steps_of(
+    spans: Sequence[Axis], full: Mapping[int, int], growing: Iterable[int], round_to: int
+) -> list[Steps]:
+    """Which groups move together (equal sizes among `spans`), and in which steps.
+
+    >>> from growthring.core.axes import Fixed
+    >>> steps_of([Ref(0), Product((Fixed(8), Ref(1)))], {0: 512, 1: 64}, [0, 1], 2)
+    [Steps(groups=(0, 1), count=64, step=2)]
+    """
+    parent = {g: g for g in sorted(growing)}
 
     def find(g: int) -> int:
         while parent[g] != g:
             g = parent[g]
         return g
 
-    multiple = dict.fromkeys(live, 1)
-    by_size: dict[int, list[tuple[int, int]]] = {}
+    by_size: dict[int, int] = {}
     for axis in spans:
-        group = next(r.group for r in refs(axis) if r.group in parent)
-        total = size(axis, full)
-        if isinstance(axis, Product) and sum(r.group == group for r in refs(axis)) == 1:
-            by_size.setdefault(total, []).append((group, total // full[group]))
-        elif isinstance(axis, Ref):
-            by_size.setdefault(total, []).append((group, 1))
-    for total, members in by_size.items():
-        if len({g for g, _ in members}) < 2:
-            continue
-        step = math.lcm(*(factor for _, factor in members))
-        for group, factor in members:
-            multiple[group] = math.lcm(multiple[group], step // factor)
-            parent[find(group)] = find(members[0][0])
-        del total
-    result = {}
-    for g in live:
-        result[g] = (full[g], multiple[g] * round_to)
+        found = [r.group for r in refs(axis) if r.group in parent]
+        if len(found) == 1:
+            first = by_size.setdefault(size(axis, full), found[0])
+            low, high = sorted((find(first), find(found[0])))
+            parent[high] = low
+    together: dict[int, list[int]] = {}
+    for g in parent:
+        together.setdefault(find(g), []).append(g)
+    result = []
+    for members in together.values():
+        count = math.gcd(*(full[g] for g in members))
+        each = [full[g] // count for g in members]
+        step = math.lcm(*(round_to // math.gcd(n, round_to) for n in each))
+        result.append(Steps(tuple(members), count, step))
     return result
 
 
@@ -91,15 +108,8 @@ def stage_widths(
     fraction: float,
     round_to: int,
 ) -> dict[int, int]:
-    """Widths at a fraction of the full ones, rounded to each group's unit, at least one unit (and two wide)."""
-    result = {}
-    for group, (width, unit) in units(spans, full, growing, round_to).items():
-        steps = max(1, _half_up(width * fraction / unit))
-        if steps * unit < 2:
-            steps = math.ceil(2 / unit)
-        result[group] = min(width, steps * unit)
+    """Widths at a fraction of the full ones, in whole steps."""
+    result: dict[int, int] = {}
+    for steps in steps_of(spans, full, growing, round_to):
+        result |= steps.widths(full, fraction)
     return result
-
-
-def _half_up(x: float) -> int:
-    return math.floor(x + 0.5)

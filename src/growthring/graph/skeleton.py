@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from growthring.core.axes import Axis, size
+from growthring.core.axes import Axis, Concat, Product, size
 from growthring.errors import UnsupportedModelError
 from growthring.graph.groups import TensorSpec
 
@@ -55,6 +55,11 @@ def _multihead(module: nn.Module, specs: Mapping[str, TensorSpec]) -> dict[str, 
             "kdim": (specs["k_proj_weight"].axes[1],),
             "vdim": (specs["v_proj_weight"].axes[1],),
         }
+    queries = specs["in_proj_weight" if "in_proj_weight" in specs else "q_proj_weight"].axes[0]
+    while isinstance(queries, Concat):
+        queries = queries.parts[0]
+    if isinstance(queries, Product) and len(queries.parts) == 2:
+        found |= {"num_heads": (queries.parts[0],), "head_dim": (queries.parts[1],)}
     return found
 
 
@@ -169,19 +174,25 @@ def empty_copy(
     return twin
 
 
-_PLAIN = (int, float, str, bool, tuple, list, torch.Size, type(None))
-
-
 def adopt_attributes(model: nn.Module, built: nn.Module) -> list[Callable[[], None]]:
-    """Takes over the plain attributes of a freshly built module of the same structure."""
+    """Takes over the attributes (and classes) of a freshly built module of the same structure.
+
+    Everything but tensors and sub-modules, functions with widths in their closures included; methods bound to the
+    built modules are left alone.
+    """
     undo: list[Callable[[], None]] = []
     for path, fresh in built.named_modules():
         module = model.get_submodule(path)
+        if type(module) is not type(fresh):
+            undo.append(lambda m=module, c=type(module): setattr(m, "__class__", c))  # type: ignore[misc]
+            module.__class__ = type(fresh)
         for name, value in vars(fresh).items():
-            if name.startswith("_") or name == "training" or not isinstance(value, _PLAIN):
+            if name.startswith("_") or name == "training" or isinstance(value, torch.Tensor):
+                continue
+            if isinstance(getattr(value, "__self__", None), nn.Module):
                 continue
             old = getattr(module, name, None)
-            if old != value:
+            if old is not value:
                 undo.append(lambda m=module, n=name, v=old: setattr(m, n, v))  # type: ignore[misc]
                 setattr(module, name, value)
     return undo

@@ -18,6 +18,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
+import torch.fx.experimental.symbolic_shapes
 from torch import nn
 from torch.export.graph_signature import ExportGraphSignature, InputKind
 
@@ -244,7 +245,13 @@ def trace(
         raise
     except Exception as error:  # torch.export raises many types, its own and the model's
         raise _explain(model, args, kwargs, error) from error
-    result = _flatten(program.graph_module, program.graph_signature, model)
+    try:
+        result = _flatten(program.graph_module, program.graph_signature, model)
+    except torch.fx.experimental.symbolic_shapes.GuardOnDataDependentSymNode as error:
+        raise TraceError(
+            f"a shape in the forward pass of {type(model).__name__} depends on the values of tensors (boolean "
+            "indexing, nonzero), so width groups cannot be proven. Use torch.where or a mask that multiplies."
+        ) from error
     result.reads.update(reads)
     return result
 

@@ -12,6 +12,7 @@ def constant_fill(walk: Walk, op: Op) -> None:
     """A constant of a shape that the model's code computes: it may follow any width it is used with."""
     out = op.outputs[0]
     axes = [walk.unifier.fresh(n) for n in out.shape]
+    walk.even(axes)  # every entry is the same
     scale = walk.demand()
     walk.set(out, axes, scale, constant=True)
 
@@ -20,6 +21,7 @@ def constant_fill(walk: Walk, op: Op) -> None:
 def constant_like(walk: Walk, op: Op) -> None:
     """A constant of the shape of its input."""
     x = walk.info(next(op.inputs()))
+    walk.even(x.axes)
     walk.set(op.outputs[0], x.axes, walk.demand(), constant=True)
 
 

@@ -53,7 +53,7 @@ def view(walk: Walk, op: Op) -> None:
         origin = sources[0] if len(set(sources)) == 1 else None
         rest: Axis = Product(tuple(x.axes[i] for i in ins)) if len(ins) != 1 else x.axes[ins[0]]
         for position, j in enumerate(outs):
-            if j == stack_at and len(outs) > 1:
+            if j == stack_at and position < len(outs) - 1:
                 later = [out.shape[k] for k in outs[position:]]
                 slices = _slices(walk, rest, later)
                 inner = len(axes)
