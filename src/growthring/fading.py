@@ -9,7 +9,7 @@ keeps the user's keys.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -66,11 +66,12 @@ class Fade:
 
 
 class _Intercept(TorchFunctionMode):
-    """Replaces the layer and RMS norms that a module's code calls, recognised by the width they work on."""
+    """Replaces the layer and RMS norms that a module's own code calls, told apart by their order."""
 
-    def __init__(self, fade: Fade) -> None:
+    def __init__(self, module: nn.Module, fades: Mapping[int, Fade]) -> None:
         super().__init__()
-        self.fade = fade
+        self.fades, self.order = fades, -1
+        self.of_children = {id(p) for child in module.children() for p in child.parameters()}
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Any = None
@@ -83,20 +84,33 @@ class _Intercept(TorchFunctionMode):
         if name == "rms_norm":
             names.remove("bias")
         given = dict(zip(names, args, strict=False)) | kwargs
-        x = given["input"]
-        if tuple(given["normalized_shape"]) != (len(self.fade.start),):
+        if id(given.get("weight")) in self.of_children:
             return func(*args, **kwargs)
+        self.order += 1
+        fade = self.fades.get(self.order)
+        if fade is None or tuple(given["normalized_shape"]) != (len(fade.start),):
+            return func(*args, **kwargs)
+        x = given["input"]
         eps = given.get("eps", 1e-5 if name == "layer_norm" else None)
         eps = torch.finfo(x.dtype).eps if eps is None else eps
         formula = NormFormula(name == "layer_norm", eps, 0.0)
-        return self.fade.normalise(formula, x, given.get("weight"), given.get("bias"))
+        with torch._C.DisableTorchFunction():
+            return fade.normalise(formula, x, given.get("weight"), given.get("bias"))
 
 
 class FadedForward:
-    """Stands in for the forward of a norm while its statistics fade in."""
+    """Stands in for the forward of a module while the statistics of its norms fade in.
 
-    def __init__(self, module: nn.Module, fade: Fade, formula: NormFormula | None) -> None:
-        self.module, self.fade, self.formula = module, fade, formula
+    Attributes:
+        module: the module.
+        formula: the whole module's formula, where it is one norm.
+        fades: for the norms that its code runs, in order, those that fade.
+        hook: keeps torch's fused encoder layer from reading the norm's parameters itself.
+    """
+
+    def __init__(self, module: nn.Module, formula: NormFormula | None) -> None:
+        self.module, self.formula = module, formula
+        self.fades: dict[int, Fade] = {}
         self.hook: RemovableHandle | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -106,12 +120,12 @@ class FadedForward:
             gain = parameters[0] if parameters else None
             bias = parameters[1] if len(parameters) > 1 else None
             x = args[0] if args else next(iter(kwargs.values()))
-            return self.fade.normalise(self.formula, x, gain, bias)
-        with _Intercept(self.fade):
+            return self.fades[0].normalise(self.formula, x, gain, bias)
+        with _Intercept(self.module, self.fades):
             return type(self.module).forward(self.module, *args, **kwargs)
 
 
-def formula_of(module: nn.Module, recognised: NormFormula | None) -> NormFormula | None:
+def _formula_of(module: nn.Module, recognised: NormFormula | None) -> NormFormula | None:
     """The formula of a norm module, or None where its code has to be run and intercepted."""
     if recognised is not None:
         return recognised
@@ -126,13 +140,14 @@ def _nothing(module: nn.Module, args: Any, output: Any) -> None:
     """A forward hook that leaves the output alone."""
 
 
-def begin(module: nn.Module, fade: Fade, recognised: NormFormula | None) -> None:
-    """Replaces the module's forward on the instance."""
-    end(module)
-    stand_in = FadedForward(module, fade, formula_of(module, recognised))
-    # torch's fused encoder layer reads a norm's parameters itself, unless something is hooked to it.
-    stand_in.hook = module.register_forward_hook(_nothing)
-    module.forward = stand_in
+def begin(module: nn.Module, order: int, fade: Fade, recognised: NormFormula | None) -> None:
+    """Replaces the module's forward on the instance, or adds a fade to the one that stands in already."""
+    stand_in = vars(module).get("forward")
+    if not isinstance(stand_in, FadedForward):
+        stand_in = FadedForward(module, _formula_of(module, recognised))
+        stand_in.hook = module.register_forward_hook(_nothing)
+        module.forward = stand_in
+    stand_in.fades[order] = fade
 
 
 def end(module: nn.Module) -> None:
@@ -144,11 +159,11 @@ def end(module: nn.Module) -> None:
         del module.forward
 
 
-def active(model: nn.Module) -> dict[str, Fade]:
-    """The fades that are under way on a model, by module."""
-    found = {}
+def active(model: nn.Module) -> dict[tuple[str, int], Fade]:
+    """The fades that are under way on a model, by module and order."""
+    found: dict[tuple[str, int], Fade] = {}
     for path, module in model.named_modules():
         stand_in = vars(module).get("forward")
         if isinstance(stand_in, FadedForward):
-            found[path] = stand_in.fade
+            found |= {(path, order): fade for order, fade in stand_in.fades.items()}
     return found

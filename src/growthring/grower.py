@@ -103,7 +103,7 @@ class Grower:
         )
         for t in range(1, self.stage + 1):
             self.rings.append(plan.stage_widths[t])
-        self._fades: dict[str, fading.Fade] = fading.active(model)
+        self._fades: dict[tuple[str, int], fading.Fade] = fading.active(model)
         self._check_optimizers()
 
     @property
@@ -184,14 +184,14 @@ class Grower:
 
     def finish(self) -> None:
         """Ends every fade: nothing of growthring is left on the model."""
-        for path in self._fades:
+        for path, _ in self._fades:
             fading.end(self.model.get_submodule(path))
         self._fades.clear()
 
     @property
     def fading_norms(self) -> dict[str, float]:
         """Norms whose statistics are still fading in, and how far they are."""
-        return {path: fade.progress for path, fade in self._fades.items()}
+        return {path: fade.progress for (path, _), fade in self._fades.items()}
 
     def state_dict(self) -> dict[str, Any]:
         """What growth needs to remember: stage, rings, fades, generator.
@@ -202,10 +202,10 @@ class Grower:
             "stage": self.stage,
             "rings": self.rings.state_dict(),
             "widths": [self.plan.named_widths(t) for t in range(self.plan.num_stages)],
-            "fades": {
-                p: {"start": f.start.clone(), "progress": f.progress}
-                for p, f in self._fades.items()
-            },
+            "fades": [
+                {"module": p, "order": k, "start": f.start.clone(), "progress": f.progress}
+                for (p, k), f in self._fades.items()
+            ],
             "generator": self.generator.get_state(),
         }
 
@@ -236,9 +236,9 @@ class Grower:
                 grown[name] = widen_constant(tensors[name].detach(), layouts, 0.0)
         self._install(step, tensors, grown, cache)
         self.finish()
-        for path, saved in state["fades"].items():
+        for saved in state["fades"]:
             fade = fading.Fade(saved["start"].clone(), float(saved["progress"]))
-            self._begin_fade(path, fade)
+            self._begin_fade((saved["module"], int(saved["order"])), fade)
         self.stage = stage
         self.rings.load_state_dict(state["rings"])
         self.generator.set_state(state["generator"])
@@ -279,8 +279,8 @@ class Grower:
             strange = sum(id(p) not in own for p in held)
             if strange == len(held):
                 raise InputError(
-                    f"none of the {len(held)} parameters of {type(optimizer).__name__} belong to the model. Build the "
-                    "optimizer from the seed: optimizer = Optimizer(seed.parameters(), ...)."
+                    f"none of the {len(held)} parameters of {type(optimizer).__name__} belong to the "
+                    "model. Build the optimizer from the seed: Optimizer(seed.parameters(), ...)."
                 )
 
     def _check_shapes(self) -> None:
@@ -337,27 +337,29 @@ class Grower:
 
     def _start_fades(self, step: Step) -> list[Callable[[], None]]:
         undo: list[Callable[[], None]] = []
+        before = dict(self._fades)
         for statistics in self.plan.groups.statistics:
             lay = layout(statistics.axis, step.before, step.after)
             if not lay.grows:
                 continue
-            path = statistics.module
-            previous = self._fades.get(path)
+            place = (statistics.module, statistics.order)
+            previous = self._fades.get(place)
             start = torch.zeros(len(lay.source), dtype=torch.float64)
             start[lay.old] = 1.0 if previous is None else previous.weights
-            undo.append(lambda p=path, f=previous: self._restore_fade(p, f))  # type: ignore[misc]
-            self._begin_fade(path, fading.Fade(start))
+            undo.append(lambda: self._restore_fades(before))
+            self._begin_fade(place, fading.Fade(start))
         return undo
 
-    def _begin_fade(self, path: str, fade: fading.Fade) -> None:
-        self._fades[path] = fade
-        fading.begin(self.model.get_submodule(path), fade, self.plan.groups.norms.get(path))
+    def _begin_fade(self, place: tuple[str, int], fade: fading.Fade) -> None:
+        path, order = place
+        self._fades[place] = fade
+        recognised = self.plan.groups.norms.get(path)
+        fading.begin(self.model.get_submodule(path), order, fade, recognised)
 
-    def _restore_fade(self, path: str, fade: fading.Fade | None) -> None:
-        fading.end(self.model.get_submodule(path))
-        self._fades.pop(path, None)
-        if fade is not None:
-            self._begin_fade(path, fade)
+    def _restore_fades(self, fades: Mapping[tuple[str, int], fading.Fade]) -> None:
+        self.finish()
+        for place, fade in fades.items():
+            self._begin_fade(place, fade)
 
     def _check_change(self, change: Verification, factors: Factors) -> None:
         """An unexplained change of the outputs means that something was grown wrongly: never let it pass."""

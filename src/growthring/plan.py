@@ -83,7 +83,7 @@ class Plan:
     def role(self, spec: TensorSpec) -> Role:
         """Role of a weight: "input" reads nothing that grows, "output" writes a model output."""
         frozen = {g.key: g.frozen for g in self.groups}
-        reads = {r.group for i in spec.read for r in refs(spec.axes[i])}
+        reads = {r.group for axis in spec.reads() for r in refs(axis)}
         if all(frozen[g] is not None for g in reads):
             return "input"
         others = [a for i, a in enumerate(spec.axes) if i not in spec.read | spec.kernel]

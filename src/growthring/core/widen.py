@@ -51,10 +51,11 @@ def normal(
 
 
 def place_old(
-    old: torch.Tensor, new: torch.Tensor, layouts: Sequence[Layout], factor: float
+    old: torch.Tensor, new: torch.Tensor, layouts: Sequence[Layout], factor: float | torch.Tensor
 ) -> None:
     """Writes `factor · old` into the old entries of `new`."""
-    scaled = old * factor if factor != 1.0 else old
+    unscaled = isinstance(factor, float) and factor == 1.0
+    scaled = old if unscaled else old * factor
     block, scattered = _old_block(new, [i for i, lay in enumerate(layouts) if lay.grows], layouts)
     _scatter(block, scaled, scattered, layouts)
 
@@ -88,7 +89,7 @@ def _scatter(
 
 
 def widen_constant(
-    old: torch.Tensor, layouts: Sequence[Layout], value: float, factor: float = 1.0
+    old: torch.Tensor, layouts: Sequence[Layout], value: float, factor: float | torch.Tensor = 1.0
 ) -> torch.Tensor:
     """New entries hold one value: biases, gains, running statistics, optimizer state.
 
@@ -106,7 +107,7 @@ def widen_paired(
     layouts: Sequence[Layout],
     read: frozenset[int],
     std: float,
-    factor: float = 1.0,
+    factor: float | torch.Tensor = 1.0,
     generator: torch.Generator | None = None,
 ) -> torch.Tensor:
     """Grows a tensor by pairs.

@@ -49,9 +49,9 @@ class Analysis:
             first_op += len(t.ops)
         self.passed_over: dict[int, Reason] = {}
         self._join_uses()
+        self._unlabel()
         self._freeze_buffers()
         self._freeze_dead_ties()
-        self._freeze_crowded_norms()
         self._freeze_named(patterns)
 
     def _join_uses(self) -> None:
@@ -92,17 +92,6 @@ class Analysis:
             for axis in specs[name].axes:
                 dead = [ref for ref in refs(axis) if ref.group not in written]
                 self.unifier.freeze(dead, Reason("parity", text))
-
-    def _freeze_crowded_norms(self) -> None:
-        """A module that calls several norms of its own cannot tell their statistics apart while they fade."""
-        seen: dict[str, dict[Axis, None]] = {}
-        for walk in self.walks:
-            for s in walk.statistics:
-                seen.setdefault(s.module, {})[self.unifier.resolve(s.axis)] = None
-        for module, axes in seen.items():
-            if len(axes) > 1:
-                text = f"'{module or '(model)'}' runs several norms itself, over different widths"
-                self.unifier.freeze(axes, Reason("operator", text))
 
     def _freeze_buffers(self) -> None:
         for name, (use, *_) in self.uses.items():
@@ -148,9 +137,32 @@ class Analysis:
                 kind,
                 name in parameters,
                 name in self.tied,
+                self.unifier.resolve(first.inner or Fixed(1)),
+                self._pieces(name, len(uses)),
                 frozenset().union(*(u.zero_rows for u in uses)),
             )
         return specs
+
+    def _pieces(self, name: str, num_uses: int) -> tuple[int, tuple[Axis, ...]] | None:
+        """The segments that operators use by themselves, if every use takes the tensor apart alike."""
+        found = {
+            (axis, tuple(self.unifier.resolve(p) for p in parts))
+            for walk in self.walks
+            for axis, parts in walk.pieces.get(name, ())
+        }
+        splits = sum(len(walk.pieces.get(name, ())) for walk in self.walks)
+        return found.pop() if len(found) == 1 and splits == num_uses else None
+
+    def _unlabel(self) -> None:
+        """Segments of a tensor that is also used otherwise have no factor of their own."""
+        names = {name for walk in self.walks for name in walk.pieces}
+        whole = {name for name in names if self._pieces(name, len(self.uses[name])) is None}
+        self.scales.records[:] = [
+            replace(
+                r, names=tuple(n.split("#")[0] if n.split("#")[0] in whole else n for n in r.names)
+            )
+            for r in self.scales.records
+        ]
 
     def _absolute(self, axis: Axis) -> Axis:
         if isinstance(axis, Ref):
@@ -195,7 +207,7 @@ class Analysis:
         live = self._live_factors(product)
         if len(live) < 2:
             return
-        everyone = [ref.group for _, group in live for ref in group]
+        everyone = [g for _, group in live for g in {ref.group for ref in group}]
         if len(set(everyone)) < len(everyone):
             text = "it is multiplied by itself on one axis, so its units are not independent"
             self.unifier.freeze([Ref(g) for g in everyone], Reason("structure", text))
@@ -305,7 +317,7 @@ class Analysis:
         statistics = [
             replace(s, axis=self._known(s.axis, keys)) for w in walks for s in w.statistics
         ]
-        unique = {(s.module, s.names): s for s in statistics}
+        unique = {(s.module, s.order): s for s in statistics}
         return WidthGroups(
             type(self.model).__name__,
             tuple(groups),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from growthring.core.axes import Axis, Concat, Product, Ref, refs, size
+from growthring.core.axes import Axis, Concat, Fixed, Product, Ref, refs, size
 from growthring.core.variance import Record
 from growthring.errors import WidthGroupError
 from growthring.graph.recognise import NormFormula
@@ -28,6 +28,8 @@ class TensorSpec:
         kind: weight, bias, gain, table, mean, variance, buffer or direct.
         is_parameter: False for a buffer.
         tied: read and written by different operators: new entries are zero, which suits both.
+        inner: a part of a written axis that is contracted as well.
+        pieces: where operators use segments of it by themselves (a fused projection): the axis and its segments.
         zero_rows: rows of a table that stay zero.
     """
 
@@ -38,6 +40,8 @@ class TensorSpec:
     kind: str
     is_parameter: bool
     tied: bool = False
+    inner: Axis = Fixed(1)
+    pieces: tuple[int, tuple[Axis, ...]] | None = None
     zero_rows: frozenset[int] = frozenset()
 
     def shape(self, widths: Mapping[int, int]) -> tuple[int, ...]:
@@ -46,7 +50,12 @@ class TensorSpec:
 
     def fan_in(self, widths: Mapping[int, int]) -> int:
         """Entries that one output sums over, kernel included."""
-        return math.prod(size(self.axes[i], widths) for i in self.read | self.kernel)
+        axes = [self.axes[i] for i in self.read | self.kernel]
+        return math.prod(size(axis, widths) for axis in [*axes, self.inner])
+
+    def reads(self) -> list[Axis]:
+        """The axes that it contracts over."""
+        return [*(self.axes[i] for i in self.read), self.inner]
 
 
 @dataclass(frozen=True)
@@ -194,7 +203,6 @@ class WidthGroups(Sequence[WidthGroup]):
 def describe(axis: Axis, group: int, size_of: Callable[[Axis], int]) -> str:
     """An axis as one group sees it: its own width is `w`, everything else a number.
 
-    >>> from growthring.core.axes import Fixed
     >>> describe(Product((Ref(0), Fixed(49))), 0, lambda axis: 49)
     'w·49'
     """

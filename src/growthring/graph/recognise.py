@@ -131,12 +131,12 @@ def collapse_norms(trace: Trace, norms: dict[str, NormFormula]) -> Trace:
             # using.
             ops.append(trace.ops[i])
             i += 1
-        ops.append(_collapse(trace, trace.ops[i:j], norms[op.module].centred))
+        ops.append(_collapse(trace, trace.ops[i:j]))
         i = j
     return replace(trace, ops=ops)
 
 
-def _collapse(trace: Trace, body: list[Op], centred: bool) -> Op:
+def _collapse(trace: Trace, body: list[Op]) -> Op:
     inner = {v for op in body for v in op.outputs}
     x = next(v for op in body for v in op.inputs() if v not in trace.parameters and v not in inner)
     params: list[Value] = []
@@ -151,6 +151,5 @@ def _collapse(trace: Trace, body: list[Op], centred: bool) -> Op:
     ]
     params.sort(key=lambda v: not trace.parameters[v].endswith("weight"))
     gain, bias = params[0], params[1] if len(params) > 1 else None
-    kind = "layer_norm" if centred else "rms_norm"
     op = body[-1]
-    return Op("growthring.norm", (x, gain, bias), {"kind": kind}, (ends[-1],), op.module, op.call)
+    return Op("growthring.norm", (x, gain, bias), {}, (ends[-1],), op.module, op.call)

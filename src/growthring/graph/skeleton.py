@@ -184,7 +184,8 @@ def adopt_attributes(model: nn.Module, built: nn.Module) -> list[Callable[[], No
     for path, fresh in built.named_modules():
         module = model.get_submodule(path)
         if type(module) is not type(fresh):
-            undo.append(lambda m=module, c=type(module): setattr(m, "__class__", c))  # type: ignore[misc]
+            own = type(module)
+            undo.append(lambda m=module, c=own: setattr(m, "__class__", c))  # type: ignore[misc]
             module.__class__ = type(fresh)
         for name, value in vars(fresh).items():
             if name.startswith("_") or name == "training" or isinstance(value, torch.Tensor):

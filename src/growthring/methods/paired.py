@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from growthring.core.axes import Axis, Layout, layout
+from growthring.core.axes import Axis, Layout, layout, size
 from growthring.core.variance import Factors, Mode, deviation, forward, preserve, rescaling
 from growthring.core.widen import break_symmetry, widen_constant, widen_paired
 from growthring.graph.groups import TensorSpec
@@ -61,13 +61,17 @@ def transfer(step: Step, tensors: Mapping[str, torch.Tensor]) -> Factors:
         if spec.kind != "weight" or spec.tied:
             continue
         role = step.plan.role(spec)
+        labels = (
+            [name] if spec.pieces is None else [f"{name}#{k}" for k in range(len(spec.pieces[1]))]
+        )
         if step.mode == "constraint" and role != "output":
             variance = float(tensors[name].detach().double().var(correction=0))
             if variance > 0:
-                targets[name] = -0.5 * math.log(spec.fan_in(step.before) * variance)
+                target = -0.5 * math.log(spec.fan_in(step.before) * variance)
+                targets |= dict.fromkeys(labels, target)
         elif step.mode != "off":
             factor = rescaling(role, spec.fan_in(step.before), spec.fan_in(step.after))
-            targets[name] = math.log(factor)
+            targets |= dict.fromkeys(labels, math.log(factor))
     solve = forward if step.mode in ("paper", "constraint") else preserve
     return solve(groups.records, groups.scale_count, targets, ratios)
 
@@ -85,15 +89,30 @@ def grow_tensors(
     for name, spec in step.plan.groups.specs.items():
         old = tensors[name].detach()
         layouts = step.layouts(spec.axes, cache)
-        factor = factors.tensors.get(name, 1.0)
+        factor = _factor(step, spec, factors, old)
         if name in stats:
             grown[name] = _grow_stat(spec, old, layouts, *factors.stats[stats[name]])
         elif not any(lay.grows for lay in layouts):
-            if factor != 1.0:
+            if not isinstance(factor, float) or factor != 1.0:
                 grown[name] = old * factor
         else:
             grown[name] = _grow(step, spec, old, layouts, factor, generator)
     return grown
+
+
+def _factor(
+    step: Step, spec: TensorSpec, factors: Factors, old: torch.Tensor
+) -> float | torch.Tensor:
+    """The factor on the old entries: one number, or one per segment of a fused tensor."""
+    if spec.pieces is None:
+        return factors.tensors.get(spec.name, 1.0)
+    axis, parts = spec.pieces
+    numbers = [factors.tensors.get(f"{spec.name}#{k}", 1.0) for k in range(len(parts))]
+    if all(n == 1.0 for n in numbers):
+        return 1.0
+    sizes = [size(part, step.before) for part in parts]
+    line = torch.repeat_interleave(old.new_tensor(numbers), torch.tensor(sizes, device=old.device))
+    return line.reshape([-1] + [1] * (old.dim() - 1 - axis))
 
 
 def _grow_stat(
@@ -116,7 +135,7 @@ def _grow(
     spec: TensorSpec,
     old: torch.Tensor,
     layouts: list[Layout],
-    factor: float,
+    factor: float | torch.Tensor,
     generator: torch.Generator,
 ) -> torch.Tensor:
     initial = step.plan.initial[spec.name]

@@ -63,6 +63,8 @@ def _convolution(walk: Walk, op: Op, groups: int, transposed: bool) -> None:
         walk.even([x_group])
         if transposed:
             walk.unifier.opposite(x_inner, w_inner, walk.where())
+            if weight.use is not None:
+                weight.use.inner = w_inner
             channels = Product((w_group, weight.axes[1]))
         else:
             inner = Info((*x.axes[:channel], x_inner, *x.axes[channel + 1 :]), x.scale)

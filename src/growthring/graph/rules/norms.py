@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from growthring.core.axes import Axis
-from growthring.graph.rules.walk import Statistics, Walk, register_rule
+from growthring.graph.rules.walk import Walk, register_rule
 from growthring.graph.trace import Op, Value
 
 
@@ -74,23 +74,21 @@ def layer_norm(walk: Walk, op: Op) -> None:
                 )
         walk.set(op.outputs[0], x.axes, walk.demand())
         return
-    _faded(walk, op, weight, bias, "rms_norm" if is_rms else "layer_norm")
+    _faded(walk, op, weight, bias)
     walk.attribute("normalized_shape", x.axes[-1])
 
 
 @register_rule("growthring.norm")
 def recognised_norm(walk: Walk, op: Op) -> None:
     """A module that computes a layer or RMS norm by hand (see `graph/recognise.py`)."""
-    _faded(walk, op, op.args[1], op.args[2], op.kwargs["kind"])
+    _faded(walk, op, op.args[1], op.args[2])
 
 
-def _faded(walk: Walk, op: Op, weight: Any, bias: Any, kind: str) -> None:
+def _faded(walk: Walk, op: Op, weight: Any, bias: Any) -> None:
     x = walk.info(op.args[0])
     walk.even(x.axes)
     scale = _affine(walk, weight, bias, x.axes[-1], walk.demand())
-    names = [walk.info(v).use for v in (weight, bias) if isinstance(v, Value)]
-    known = tuple(use.name for use in names if use is not None)
-    walk.statistics.append(Statistics(op.module, x.axes[-1], kind, known))
+    walk.fade_in(x.axes[-1])
     walk.set(op.outputs[0], x.axes, scale)
 
 

@@ -59,16 +59,21 @@ def split(walk: Walk, op: Op) -> None:
     """An axis falls into segments."""
     x = walk.info(next(op.inputs()))
     (dim,) = axis_numbers(argument(op, 2, "dim", 0), len(x.axes))
+    parts: list[Axis] = []
     start = 0
-    first: Axis | None = None
     for value in op.outputs:
-        length = value.shape[dim]
-        part = _segment(walk, x.axes[dim], start, length)
-        start += length
-        first = first or part
-        if "sizes" not in op.name and length == op.outputs[0].shape[dim]:
-            walk.ties.append((first, part, walk.where()))  # one number in the code for all of them
-        walk.set(value, _replace(x.axes, dim, part), x.scale, x, x.source or None, x.constant)
+        parts.append(_segment(walk, x.axes[dim], start, value.shape[dim]))
+        start += value.shape[dim]
+        if "sizes" not in op.name and value.shape[dim] == op.outputs[0].shape[dim]:
+            walk.ties.append((parts[0], parts[-1], walk.where()))  # one number in the code for all
+    # Segments of a parameter (queries, keys, values) may be rescaled by themselves.
+    whole = x.use is not None and x.label == x.use.name and x.source[dim] is not None
+    if x.use is not None and whole:
+        walk.pieces.setdefault(x.label, []).append((x.source[dim] or 0, tuple(parts)))
+    for k, (value, part) in enumerate(zip(op.outputs, parts, strict=True)):
+        label = f"{x.label}#{k}" if whole else ""
+        source = x.source or None
+        walk.set(value, _replace(x.axes, dim, part), x.scale, x, source, x.constant, label=label)
 
 
 @register_rule("aten.slice", "aten.narrow")

@@ -53,6 +53,7 @@ class Use:
         axes: its axes, as this use sees them.
         read: indices of the axes that the operator contracts over.
         kernel: indices of the axes that it slides over space; with `read` they make the fan-in.
+        inner: a part of an axis that is contracted as well (inputs of a group, in a transposed convolution).
         kind: what a new entry is filled with: weight, bias, gain, table, mean, variance, buffer or
             direct.
         zero_rows: rows of a table that stay zero (the padding token).
@@ -62,6 +63,7 @@ class Use:
     axes: tuple[Axis, ...]
     read: set[int] = field(default_factory=set)
     kernel: set[int] = field(default_factory=set)
+    inner: Axis | None = None
     kind: str = "direct"
     zero_rows: set[int] = field(default_factory=set)
 
@@ -76,6 +78,7 @@ class Info:
         use: the parameter this is a rearrangement of, if it is one.
         source: for each axis, the axis of that parameter that it comes from, or None.
         constant: does not depend on any parameter or model input of growing width.
+        label: the name of the parameter, or of the segment of it that this is.
         stack: where an axis of a few entries will be taken apart by select or unbind: (its index,
             the other axes of each slice). Fused projections stack queries, keys and values, which
             differ in parity.
@@ -87,16 +90,22 @@ class Info:
     source: tuple[int | None, ...] = ()
     constant: bool = False
     stack: tuple[int, tuple[tuple[Axis, ...], ...]] | None = None
+    label: str = ""
 
 
 @dataclass(frozen=True)
 class Statistics:
-    """A layer or RMS norm over an axis that may grow: its statistics have to fade in."""
+    """A layer or RMS norm over an axis that may grow: its statistics have to fade in.
+
+    Attributes:
+        module: the module whose code calls it.
+        axis: the axis it normalises.
+        order: how many norms the same call of that module ran before it.
+    """
 
     module: str
     axis: Axis
-    kind: str
-    names: tuple[str, ...] = ()
+    order: int = 0
 
 
 class Walk:
@@ -109,9 +118,11 @@ class Walk:
         self.trace = trace
         self.uses: dict[str, list[Use]] = {}
         self.statistics: list[Statistics] = []
+        self._norm_calls: dict[str, int] = {}
         self.attributes: dict[tuple[str, str], tuple[Axis, ...]] = {}
         self.ties: list[tuple[Axis, Axis, str]] = []
         self.unknown: dict[str, str] = {}
+        self.pieces: dict[str, list[tuple[int, tuple[Axis, ...]]]] = {}
         self.infos: dict[Value, Info] = {}
         self._own: dict[tuple[Value, int], Info] = {}
         self._direct: list[tuple[Use, Record]] = []
@@ -162,8 +173,17 @@ class Walk:
             kind, names = ("demand", ()) if use.kind == "buffer" else ("own", (name,))
             self.scales.add(kind, (), scale, names, self.op.where())
             self._direct.append((use, self.scales.records[-1]))
-            self._own[key] = Info(axes, scale, use, tuple(range(len(axes))))
+            self._own[key] = Info(axes, scale, use, tuple(range(len(axes))), label=name)
         return self._own[key]
+
+    def fade_in(self, axis: Axis) -> None:
+        """The present operator is a norm over `axis`, whose statistics have to fade in when it grows."""
+        call = self.op.call or self.op.module
+        order = self._norm_calls[call] = self._norm_calls.get(call, -1) + 1
+        for other in self.statistics:
+            if (other.module, other.order) == (self.op.module, order):
+                self.same(other.axis, axis)  # one norm of the code, called again
+        self.statistics.append(Statistics(self.op.module, axis, order))
 
     def where(self) -> str:
         """Names the present operator, for reasons."""
@@ -244,7 +264,7 @@ class Walk:
             return self.multiply(x, weight)
         out = self.scales.fresh()
         weight.use.kind = "weight"
-        self.scales.add("weight", (x.scale,), out, (weight.use.name,), self.where())
+        self.scales.add("weight", (x.scale,), out, (weight.label,), self.where())
         return out
 
     def add_bias(self, bias: Info, axis: Axis, out: int) -> None:
@@ -254,7 +274,7 @@ class Walk:
             self.scales.add("carry", (bias.scale, out), None, where=self.where())
             return
         bias.use.kind = "bias"
-        self.scales.add("bias", (out,), None, (bias.use.name,), self.where())
+        self.scales.add("bias", (out,), None, (bias.label,), self.where())
 
     # Writing.
 
@@ -267,11 +287,16 @@ class Walk:
         source: Sequence[int | None] | None = None,
         constant: bool = False,
         stack: tuple[int, tuple[tuple[Axis, ...], ...]] | None = None,
+        label: str = "",
     ) -> None:
         """Gives an output its axes; `like` and `source` keep track of rearranged parameters."""
         assert len(axes) == len(value.shape), f"{self.op.name}: {len(axes)} axes for {value.shape}"
         use = like.use if like is not None and source is not None else None
-        self.infos[value] = Info(tuple(axes), scale, use, tuple(source or ()), constant, stack)
+        if use is not None and like is not None:
+            label = label or like.label
+        self.infos[value] = Info(
+            tuple(axes), scale, use, tuple(source or ()), constant, stack, label
+        )
 
     def fixed(self, value: Value) -> tuple[Axis, ...]:
         """Axes that do not grow, of the shape of a value."""
