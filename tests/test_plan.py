@@ -269,8 +269,9 @@ def test_a_padding_row_stays_zero_through_growth():
 
 def test_tied_parameters_stay_tied():
     model = Net(
-        lambda self, x: self.b(self.e(x).relu()),
+        lambda self, x: self.b(self.e(x).relu() + self.a(x)),
         e=nn.Embedding(10, 9),
+        a=nn.Embedding(10, 9),
         b=nn.Linear(9, 10, bias=False),
     )
     model.b.weight = model.e.weight

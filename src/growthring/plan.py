@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +21,7 @@ from growthring.graph.discover import discover
 from growthring.graph.groups import TensorSpec, WidthGroup, WidthGroups
 from growthring.graph.sizes import stage_widths, steps_of
 from growthring.graph.skeleton import copy_with, empty_copy, follow_attributes, named_tensors
-from growthring.graph.trace import ExampleInputs, trace
+from growthring.graph.trace import ExampleInputs, run_once, trace
 from growthring.schedule import width_fractions
 
 
@@ -234,6 +234,7 @@ def plan(
         lambda groups: at(groups, fractions[0]),
     )
     check_finite(model)
+    run_once(model, example_inputs)
     steps = [at(groups, fraction) for fraction in fractions]
     notes = _rounding_notes(groups, round_to)
     for name, explicit in _explicit(groups, widths, stages).items():
@@ -305,17 +306,7 @@ def _explicit(
 ) -> dict[str, Sequence[int]]:
     """Explicit widths by group, checked."""
     found: dict[str, Sequence[int]] = {}
-    try:
-        items = dict(widths or {}) if isinstance(widths, Mapping | None) else list(widths)
-        pairs = [
-            (str(p), list(v)) for p, v in (items.items() if isinstance(items, dict) else items)
-        ]
-    except (TypeError, ValueError):
-        raise PlanError(
-            f"widths={widths!r}: expected a mapping from group names to one width per stage, such as "
-            "{'layer1.conv1': [16, 32, 64]}."
-        ) from None
-    for pattern, values in pairs:
+    for pattern, values in _pairs(widths):
         hits = [g for g in groups if fnmatch.fnmatchcase(g.name, pattern)]
         if not hits:
             groups[pattern]  # raises, and lists the names
@@ -326,6 +317,25 @@ def _explicit(
                 )
             found[group.name] = _checked(group, list(values), stages)
     return found
+
+
+def _pairs(widths: Any) -> Iterator[tuple[str, list[int]]]:
+    """(name, widths) pairs of a mapping or of a sequence of pairs."""
+    if widths is None:
+        return
+    items = widths.items() if isinstance(widths, Mapping) else widths
+    for item in items:
+        if not isinstance(item, tuple) or len(item) != 2:
+            raise PlanError(
+                f"widths={widths!r}: expected a mapping from group names to one width per stage, such as "
+                "{'layer1.conv1': [16, 32, 64]}."
+            )
+        name, values = item
+        if not isinstance(values, Sequence) or isinstance(values, str):
+            raise PlanError(
+                f"widths['{name}'] = {values!r}: expected one width per stage, such as [16, 32, 64]."
+            )
+        yield str(name), list(values)
 
 
 def _checked(group: WidthGroup, values: Sequence[int], stages: int) -> Sequence[int]:

@@ -133,9 +133,7 @@ def compare(before: Sequence[torch.Tensor], after: Sequence[torch.Tensor]) -> Ve
     if shapes[0] != shapes[1]:
         raise InputError(f"the two models return different shapes: {shapes[0]} and {shapes[1]}.")
     pairs = [
-        (a.double(), b.double())
-        for a, b in zip(before, after, strict=True)
-        if a.numel() and not a.is_complex()
+        (_real(a), _real(b)) for a, b in zip(before, after, strict=True) if a.numel()
     ]
     # Entries that are not finite (masked logits) must be the same; the others are compared.
     odd = any(
@@ -157,6 +155,10 @@ def compare(before: Sequence[torch.Tensor], after: Sequence[torch.Tensor]) -> Ve
         if a.dim() and a.shape[-1] > 1:
             same = same and bool((raw_a.argmax(-1) == raw_b.argmax(-1)).all())
     return Verification(absolute, relative, scale, left, same, len(pairs))
+
+
+def _real(tensor: torch.Tensor) -> torch.Tensor:
+    return (torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor).double()
 
 
 def _finite(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

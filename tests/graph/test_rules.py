@@ -246,7 +246,7 @@ def test_growing_without_measuring_gives_the_same_model(mode: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["mlp", "tied_embedding", "tied_autoencoder", "tied_layers_transposed", "attention_by_hand"],
+    ["mlp", "tied_embedding", "tied_layers_transposed", "attention_by_hand"],
 )
 def test_new_units_learn(name: str) -> None:
     """Every new row of a grown weight moves within a few steps: nothing is dead for good."""

@@ -42,12 +42,12 @@ def _check_module(where: str, module: nn.Module) -> None:
     if hasattr(module, "_orig_mod"):
         raise UnsupportedModelError(
             f"{where} is already compiled: its graph is fixed to the present widths. Grow the plain "
-            "module (its _orig_mod) and call torch.compile after each growth."
+            "module (model._orig_mod) and call torch.compile after each growth."
         )
     if isinstance(module, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
         raise UnsupportedModelError(
             f"{where} is wrapped in {kind}, which holds buckets of the present shapes. Grow the plain "
-            "module (its .module) and wrap it again after each growth."
+            "module (model.module) and wrap it again after each growth."
         )
     if isinstance(module, torch.jit.ScriptModule):
         raise UnsupportedModelError(

@@ -15,6 +15,9 @@ from growthring.graph.rules.walk import Statistics
 from growthring.graph.unify import Reason
 
 
+_NOTHING = Fixed(1)
+
+
 @dataclass(frozen=True)
 class TensorSpec:
     """A parameter or buffer of the model and the structure of its axes.
@@ -40,7 +43,7 @@ class TensorSpec:
     kind: str
     is_parameter: bool
     tied: bool = False
-    inner: Axis = Fixed(1)
+    inner: Axis = _NOTHING
     pieces: tuple[int, tuple[Axis, ...]] | None = None
     zero_rows: frozenset[int] = frozenset()
 

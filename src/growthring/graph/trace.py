@@ -244,7 +244,7 @@ def trace(
     except InputError:
         raise
     except Exception as error:  # torch.export raises many types, its own and the model's
-        raise _explain(model, args, kwargs, error) from error
+        raise _explain(model, example_inputs, error) from error
     try:
         result = _flatten(program.graph_module, program.graph_signature, model)
     except torch.fx.experimental.symbolic_shapes.GuardOnDataDependentSymNode as error:
@@ -256,19 +256,38 @@ def trace(
     return result
 
 
-def _explain(model: nn.Module, args: Any, kwargs: Any, error: Exception) -> Exception:
-    """Tells a wrong input from a model that cannot be traced."""
-    first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def run_once(model: nn.Module, example_inputs: ExampleInputs) -> None:
+    """Runs the model's own forward pass in eval mode and complains if it fails; buffers are put back.
+
+    Fake tensors let some wrong types of numbers through that real ones do not.
+    """
+    args, kwargs = split_inputs(example_inputs)
+    kept = [(b, b.detach().clone()) for b in model.buffers()]
     try:
-        with _mode(model, False), torch.no_grad():
+        with _mode(model, False), _quiet(), torch.no_grad():
             model(*args, **kwargs)
-    except Exception as own:
-        own_line = (str(own).strip().splitlines() or [type(own).__name__])[0]
-        return InputError(
-            f"the model's own forward pass fails on the example inputs: {type(own).__name__}: "
-            f"{own_line}. "
-            "Pass inputs of the shape, type and device that the model is trained on."
-        )
+    except Exception as error:
+        raise InputError(
+            "the model's own forward pass fails on the example inputs: "
+            f"{type(error).__name__}: {_first_line(error)}. Pass inputs of the shape, type and device that "
+            "the model is trained on."
+        ) from error
+    finally:
+        for buffer, value in kept:
+            buffer.detach().copy_(value)
+
+
+def _explain(model: nn.Module, inputs: ExampleInputs, error: Exception) -> Exception:
+    """Tells a wrong input from a model that cannot be traced."""
+    first_line = _first_line(error)
+    try:
+        run_once(model, inputs)
+    except InputError as own:
+        return own
     if "data-dependent" in str(error) or "DataDependent" in type(error).__name__:
         return TraceError(
             f"the forward pass of {type(model).__name__} branches on the values of tensors, so "
