@@ -76,6 +76,10 @@ def measure(entry: Entry) -> Row:
         except gr.GrowthError as error:
             row.refusal = str(error)
             break
+        except Exception as error:  # a crash is a finding too, and must not end the run
+            row.refusal = f"crashed: {type(error).__name__}: {error}"
+            row.complaints.append(row.refusal.splitlines()[0])
+            break
         gc.collect()
     expected = entry.expect == "refused"
     if bool(row.refusal) != expected:

@@ -11,10 +11,22 @@ import torch
 from torch import nn
 
 import growthring as gr
-from growthring.core.axes import layout
+from growthring.core.axes import layout, size
 from growthring.graph.trace import output_tensors, split_inputs
 
 PLAIN = (int, float, str, tuple, torch.Size)
+
+
+def factor_of(plan, name, report, stage, like):
+    """The factor on the old entries of a tensor: one number, or one per segment of a fused one."""
+    pieces = plan.groups.specs[name].pieces if name in plan.groups.specs else None
+    if pieces is None:
+        return report.factors.get(name, 1.0)
+    axis, parts = pieces
+    numbers = [report.factors.get(f"{name}#{k}", 1.0) for k in range(len(parts))]
+    sizes = torch.tensor([size(part, plan.stage_widths[stage]) for part in parts])
+    line = torch.repeat_interleave(like.new_tensor(numbers), sizes)
+    return line.reshape([-1] + [1] * (like.dim() - 1 - axis))
 
 
 def perturb(model: nn.Module, seed: int = 1) -> None:
@@ -159,7 +171,8 @@ def check_contract(
             for name, old in before[t][1].items():
                 if old is None:
                     continue
-                new = old_entries(plan, name, gradient[name], stage) * report.factors.get(name, 1.0)
+                new = old_entries(plan, name, gradient[name], stage)
+                new = new * factor_of(plan, name, report, stage, new)
                 error = float((new - old).double().abs().max()) if old.numel() else 0.0
                 error /= max(scale, 1e-30)
                 assert error <= 20 * limit, (

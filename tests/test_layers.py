@@ -15,9 +15,9 @@ SOURCE = Path(__file__).parents[1] / "src" / PACKAGE
 LEVELS: list[set[str]] = [
     {"errors"},
     {"core"},
-    {"graph", "schedule", "zoo"},
-    {"plan", "verify"},
-    {"methods"},
+    {"graph", "optim", "schedule", "zoo"},
+    {"fading", "plan", "verify"},
+    {"methods", "report"},
     {"grower"},
     {"demo"},
     {"cli"},

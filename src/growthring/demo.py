@@ -6,7 +6,9 @@ import copy
 
 import torch
 
-import growthring as gr
+from growthring.grower import Grower
+from growthring.plan import plan
+from growthring.verify import verify
 from growthring.zoo import resnet20
 
 
@@ -23,7 +25,7 @@ def main() -> None:
     print(plan, "\n")
     seed = plan.build_seed()
     optimizer = torch.optim.SGD(seed.parameters(), lr=0.1, momentum=0.9)
-    grower = gr.Grower(seed, plan, optimizer=optimizer, noise=0.0, generator=generator)
+    grower = Grower(seed, schedule, optimizer=optimizer, noise=0.0, generator=generator)
     loss_function = torch.nn.CrossEntropyLoss()
     rows = []
     while True:
@@ -36,7 +38,7 @@ def main() -> None:
             break
         before = copy.deepcopy(seed)
         report = grower.grow()
-        change = gr.verify(before, seed, images)
+        change = verify(before, seed, images)
         rows.append((report, float(loss.detach()), change.relative))
     print("stage  parameters   loss before   change of the outputs   seconds")
     for report, loss_value, relative in rows:
@@ -45,14 +47,13 @@ def main() -> None:
             f"  {report.seconds:>8.3f}"
         )
     model.load_state_dict(seed.state_dict(), strict=True)
-    final = gr.verify(model, seed, images)
+    final = verify(model, seed, images)
     print(
         f"\nThe grown weights load into the original model; outputs differ by {final.relative:.1e}."
     )
-    print("The weights of a ring, as optimizers will see them (last convolution, Frobenius norms):")
-    name = "stages.2.2.conv2.weight" if "stages.2.2.conv2.weight" in grower.rings else None
-    name = name or [n for n, p in seed.named_parameters() if p.dim() == 4][-1]
-    norms = grower.rings.norms(name, dict(seed.named_parameters())[name].detach())
+    name = [n for n, p in seed.named_parameters() if p.dim() == 4][-1]
+    norms = grower.rings.norms(name, seed.get_parameter(name).detach())
+    print(f"Norms of the rings of '{name}' (ring k is what stage k added):")
     print("  " + "  ".join(f"{k}: {float(n):.3f}" for k, n in enumerate(norms)))
 
 

@@ -7,6 +7,7 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -82,6 +83,15 @@ class Plan:
 
     def role(self, spec: TensorSpec) -> Role:
         """Role of a weight: "input" reads nothing that grows, "output" writes a model output."""
+        if spec.name not in self._roles:
+            self._roles[spec.name] = self._find_role(spec)
+        return self._roles[spec.name]
+
+    @cached_property
+    def _roles(self) -> dict[str, Role]:
+        return {}
+
+    def _find_role(self, spec: TensorSpec) -> Role:
         frozen = {g.key: g.frozen for g in self.groups}
         reads = {r.group for axis in spec.reads() for r in refs(axis)}
         if all(frozen[g] is not None for g in reads):

@@ -132,9 +132,7 @@ def compare(before: Sequence[torch.Tensor], after: Sequence[torch.Tensor]) -> Ve
     shapes = [tuple(t.shape) for t in before], [tuple(t.shape) for t in after]
     if shapes[0] != shapes[1]:
         raise InputError(f"the two models return different shapes: {shapes[0]} and {shapes[1]}.")
-    pairs = [
-        (_real(a), _real(b)) for a, b in zip(before, after, strict=True) if a.numel()
-    ]
+    pairs = [(_real(a), _real(b)) for a, b in zip(before, after, strict=True) if a.numel()]
     # Entries that are not finite (masked logits) must be the same; the others are compared.
     odd = any(
         not torch.equal(a[~_finite(a, b)].nan_to_num(1.5), b[~_finite(a, b)].nan_to_num(1.5))

@@ -23,7 +23,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import torch
 
@@ -101,6 +101,35 @@ def size(axis: Axis, widths: Mapping[int, int]) -> int:
 
 
 @dataclass(frozen=True)
+class Places:
+    """Positions along an axis; `run` is (first, number) where they follow one another."""
+
+    index: torch.Tensor
+    run: tuple[int, int] | None
+
+    def __len__(self) -> int:
+        return self.index.shape[0]
+
+
+def places(index: torch.Tensor) -> Places:
+    """Says once whether positions are a run, so that tensors can be narrowed instead of indexed."""
+    n = index.shape[0]
+    is_run = n > 0 and bool((index[1:] - index[:-1] == 1).all())
+    return Places(index, (int(index[0]), n) if is_run else None)
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """The new positions of an axis: those that draw a value, and those that take their leader's."""
+
+    leaders: Places
+    followers: Places
+    order: Places  # for each follower, the index of its leader among the leaders
+    signs: int | torch.Tensor  # of the followers: one number if all agree
+    alone: torch.Tensor | None  # factor on the leaders, where one of them has no partner
+
+
+@dataclass(frozen=True)
 class Layout:
     """Where each entry of a grown axis comes from.
 
@@ -127,6 +156,38 @@ class Layout:
     def grows(self) -> bool:
         """Whether any entry is new."""
         return bool(self.is_new.any())
+
+    @cached_property
+    def old_places(self) -> Places:
+        """Positions of the old entries."""
+        return places(self.old)
+
+    @cached_property
+    def new_places(self) -> Places:
+        """Positions of the new entries."""
+        return places(self.new)
+
+    @cached_property
+    def is_plain(self) -> bool:
+        """Whether every sign is +1."""
+        return bool((self.sign == 1).all())
+
+    @cached_property
+    def pairs(self) -> Pairs:
+        """How the new entries pair up."""
+        partner = self.partner[self.new]
+        leads = partner == self.new
+        leaders, followers = self.new[leads], self.new[~leads]
+        signs = self.sign[followers]
+        same = len(followers) and bool((signs == signs[0]).all())
+        first = self.sign[leaders]
+        return Pairs(
+            places(leaders),
+            places(followers),
+            places(torch.searchsorted(leaders, partner[~leads])),
+            int(signs[0]) if same else signs,
+            first if bool((first == 0).any()) else None,
+        )
 
     @cached_property
     def old(self) -> torch.Tensor:
@@ -168,6 +229,7 @@ def layout(axis: Axis, before: Mapping[int, int], after: Mapping[int, int]) -> L
     return result
 
 
+@lru_cache(maxsize=4096)
 def _unit_layout(before: int, after: int, sign: int) -> Layout:
     half, odd = divmod(after - before, 2)
     old = torch.arange(before)

@@ -16,28 +16,21 @@ from collections.abc import Sequence
 
 import torch
 
-from growthring.core.axes import Layout
+from growthring.core.axes import Layout, Places, places
 
 
-def _is_run(positions: torch.Tensor) -> bool:
-    n = len(positions)
-    if n == 0 or int(positions[-1]) - int(positions[0]) != n - 1:
-        return False
-    return bool((positions[1:] - positions[:-1] == 1).all())
+def _put(target: torch.Tensor, axis: int, where: Places, values: torch.Tensor) -> None:
+    """Writes values to target[…, where, …]."""
+    if where.run is not None:
+        target.narrow(axis, *where.run).copy_(values)
+    elif len(where):
+        target.index_copy_(axis, where.index.to(target.device), values.to(target.dtype))
 
 
-def _put(target: torch.Tensor, axis: int, positions: torch.Tensor, values: torch.Tensor) -> None:
-    """Writes values to target[…, positions, …]."""
-    if _is_run(positions):
-        target.narrow(axis, int(positions[0]), len(positions)).copy_(values)
-    elif len(positions):
-        target.index_copy_(axis, positions.to(target.device), values.to(target.dtype))
-
-
-def _take(tensor: torch.Tensor, axis: int, positions: torch.Tensor) -> torch.Tensor:
-    if _is_run(positions):
-        return tensor.narrow(axis, int(positions[0]), len(positions))
-    return tensor.index_select(axis, positions.to(tensor.device))
+def _take(tensor: torch.Tensor, axis: int, where: Places) -> torch.Tensor:
+    if where.run is not None:
+        return tensor.narrow(axis, *where.run)
+    return tensor.index_select(axis, where.index.to(tensor.device))
 
 
 def normal(
@@ -54,10 +47,13 @@ def place_old(
     old: torch.Tensor, new: torch.Tensor, layouts: Sequence[Layout], factor: float | torch.Tensor
 ) -> None:
     """Writes `factor · old` into the old entries of `new`."""
-    unscaled = isinstance(factor, float) and factor == 1.0
-    scaled = old if unscaled else old * factor
     block, scattered = _old_block(new, [i for i, lay in enumerate(layouts) if lay.grows], layouts)
-    _scatter(block, scaled, scattered, layouts)
+    if isinstance(factor, float) and factor == 1.0:
+        _scatter(block, old, scattered, layouts)
+    elif scattered:
+        _scatter(block, old * factor, scattered, layouts)
+    else:
+        torch.mul(old, factor, out=block)
 
 
 def _old_block(
@@ -66,9 +62,9 @@ def _old_block(
     """A view of the old entries along `axes`, and those of the axes whose old entries are no single run."""
     scattered = []
     for i in axes:
-        old = layouts[i].old
-        if _is_run(old):
-            tensor = tensor.narrow(i, int(old[0]), len(old))
+        run = layouts[i].old_places.run
+        if run is not None:
+            tensor = tensor.narrow(i, *run)
         else:
             scattered.append(i)
     return tensor, scattered
@@ -81,7 +77,7 @@ def _scatter(
     if not axes:
         target.copy_(source)
     elif len(axes) == 1:
-        _put(target, axes[0], layouts[axes[0]].old, source)
+        _put(target, axes[0], layouts[axes[0]].old_places, source)
     else:
         front = tuple(range(len(axes)))
         index = torch.meshgrid(*[layouts[i].old.to(target.device) for i in axes], indexing="ij")
@@ -97,7 +93,14 @@ def widen_constant(
     >>> widen_constant(torch.ones(2), [layout(Ref(0), {0: 2}, {0: 4})], 0.0).tolist()
     [1.0, 1.0, 0.0, 0.0]
     """
-    new = old.new_full([len(lay.source) for lay in layouts], value)
+    shape = [len(lay.source) for lay in layouts]
+    growing = [i for i, lay in enumerate(layouts) if lay.grows]
+    if all(layouts[i].new_places.run is not None for i in growing):
+        new = old.new_empty(shape)  # filling only what is new saves a pass over large tables
+        for i in growing:
+            _take(new, i, layouts[i].new_places).fill_(value)
+    else:
+        new = old.new_full(shape, value)
     place_old(old, new, layouts, factor)
     return new
 
@@ -141,7 +144,7 @@ def widen_paired(
         block, scattered = _old_block(new, written, layouts)
         target = block
         for i in scattered:
-            target = _take(target, i, layouts[i].old)
+            target = _take(target, i, layouts[i].old_places)
         if len(reading) == 1:
             _pairs(target, reading[0], layouts[reading[0]], std, generator)
         else:
@@ -159,26 +162,24 @@ def _pairs(
     new: torch.Tensor, axis: int, layout: Layout, std: float, generator: torch.Generator | None
 ) -> None:
     """Fills the new positions of one axis: drawn values on first halves, their copies × sign on second ones."""
-    leaders = layout.new[layout.partner[layout.new] == layout.new]
-    followers = layout.new[layout.partner[layout.new] != layout.new]
+    pairs = layout.pairs
     shape = list(new.shape)
-    shape[axis] = len(leaders)
+    shape[axis] = len(pairs.leaders)
     drawn = normal(shape, std, new, generator)
-    alone = layout.sign[leaders] == 0
-    if bool(alone.any()):
-        drawn = drawn * _along(layout.sign[leaders], drawn, axis)
-    _put(new, axis, leaders, drawn)
-    if not len(followers):
+    if pairs.alone is not None:
+        drawn = drawn * _along(pairs.alone, drawn, axis)
+    _put(new, axis, pairs.leaders, drawn)
+    if not len(pairs.followers):
         return
-    order = torch.searchsorted(leaders, layout.partner[followers])
-    copies = _take(drawn, axis, order)
-    signs = layout.sign[followers]
-    if bool((signs == 1).all()):
-        _put(new, axis, followers, copies)
-    elif bool((signs == -1).all()):
-        _put(new, axis, followers, -copies)
-    else:
-        _put(new, axis, followers, copies * _along(signs, copies, axis))
+    copies = _take(drawn, axis, pairs.order)
+    if isinstance(pairs.signs, torch.Tensor):
+        copies = copies * _along(pairs.signs, copies, axis)
+    elif pairs.signs == -1:
+        if pairs.followers.run is not None:
+            torch.neg(copies, out=new.narrow(axis, *pairs.followers.run))
+            return
+        copies = -copies
+    _put(new, axis, pairs.followers, copies)
 
 
 def _along(vector: torch.Tensor, like: torch.Tensor, axis: int) -> torch.Tensor:
@@ -187,7 +188,7 @@ def _along(vector: torch.Tensor, like: torch.Tensor, axis: int) -> torch.Tensor:
 
 def _mirror(tensor: torch.Tensor, axis: int, layout: Layout) -> torch.Tensor:
     """Every entry takes its partner's value × sign, along one axis."""
-    return _take(tensor, axis, layout.partner) * _along(layout.sign, tensor, axis)
+    return _take(tensor, axis, places(layout.partner)) * _along(layout.sign, tensor, axis)
 
 
 def break_symmetry(
@@ -208,24 +209,35 @@ def break_symmetry(
     if len(written) != 1 or std == 0.0:
         return True
     (o,) = written
-    layout = layouts[o]
-    followers = layout.new[layout.partner[layout.new] != layout.new]
+    followers = layouts[o].pairs.followers
     if not len(followers):
         return True
     rows = _take(new, o, followers)
-    if len(reading) != 1:
-        _put(new, o, followers, rows + normal(rows.shape, std, new, generator))
-        return False
-    i = reading[0]
-    columns = layouts[i]
-    rows = rows.clone()
-    inner = columns.new
-    leaders = columns.partner[inner] == inner
     shape = list(rows.shape)
-    shape[i] = int(leaders.sum())
-    drawn = normal(shape, std, new, generator)
-    order = torch.searchsorted(inner[leaders], columns.partner[inner])
-    noise = _take(drawn, i, order) * _along(columns.sign[inner], drawn, i)
-    _put(rows, i, inner, _take(rows, i, inner) + noise)
-    _put(new, o, followers, rows)
-    return True
+    if len(reading) != 1:
+        rows += normal(shape, std, new, generator)
+    else:
+        i = reading[0]
+        columns = layouts[i].pairs
+        shape[i] = len(columns.leaders)
+        drawn = normal(shape, std, new, generator)
+        if columns.alone is not None:
+            drawn = drawn * _along(columns.alone, drawn, i)
+        copies = _take(drawn, i, columns.order)
+        if isinstance(columns.signs, torch.Tensor):
+            copies = copies * _along(columns.signs, copies, i)
+        elif columns.signs == -1:
+            copies = -copies
+        _add(rows, i, columns.leaders, drawn)
+        _add(rows, i, columns.followers, copies)
+    if followers.run is None:
+        _put(new, o, followers, rows)
+    return len(reading) == 1
+
+
+def _add(target: torch.Tensor, axis: int, where: Places, values: torch.Tensor) -> None:
+    """Adds values to target[…, where, …]."""
+    if where.run is not None:
+        target.narrow(axis, *where.run).add_(values)
+    elif len(where):
+        target.index_add_(axis, where.index.to(target.device), values.to(target.dtype))

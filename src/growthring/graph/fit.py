@@ -98,8 +98,9 @@ def fit(probe: Probe, attributes: Attributes) -> Fit:
     """
     certain, doubtful = _read_sizes(probe) if probe.build is None else ({}, {})
     known = dict(attributes)
+    failed = known | certain | doubtful
     if doubtful:
-        trial = Fit(known | certain | doubtful)
+        trial = Fit(failed)
         if _attempt(probe, trial) is None:
             return trial
     result = Fit(known | certain)
@@ -111,6 +112,8 @@ def fit(probe: Probe, attributes: Attributes) -> Fit:
         for extra in _candidates(probe, failure, certain | doubtful, result.attributes):
             trials += 1
             trial = Fit(result.attributes | extra)
+            if trial.attributes == failed:
+                continue
             outcome = _attempt(probe, trial)
             if outcome is None:
                 return trial

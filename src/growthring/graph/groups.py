@@ -14,7 +14,6 @@ from growthring.graph.recognise import NormFormula
 from growthring.graph.rules.walk import Statistics
 from growthring.graph.unify import Reason
 
-
 _NOTHING = Fixed(1)
 
 

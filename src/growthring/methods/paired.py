@@ -156,7 +156,7 @@ def _grow(
 
 
 def _odd(spec: TensorSpec, layouts: list[Layout]) -> bool:
-    return any(bool((lay.sign != 1).any()) for lay in layouts)
+    return not all(lay.is_plain for lay in layouts)
 
 
 def add_noise(
