@@ -18,12 +18,11 @@ def main() -> None:
     images = torch.randn(16, 3, 32, 32, generator=generator)
     labels = torch.randint(10, (16,), generator=generator)
     model = resnet20(generator=generator)
-    plan = gr.plan(model, images[:2])
-    print(
-        f"ResNet-20, as its author wrote it: {sum(p.numel() for p in model.parameters()):,} parameters.\n"
-    )
-    print(plan, "\n")
-    seed = plan.build_seed()
+    schedule = plan(model, images[:2])
+    count = sum(p.numel() for p in model.parameters())
+    print(f"ResNet-20, an ordinary model of {count:,} parameters, and the plan to grow it:\n")
+    print(f"{schedule}\n")
+    seed = schedule.build_seed()
     optimizer = torch.optim.SGD(seed.parameters(), lr=0.1, momentum=0.9)
     grower = Grower(seed, schedule, optimizer=optimizer, noise=0.0, generator=generator)
     loss_function = torch.nn.CrossEntropyLoss()
