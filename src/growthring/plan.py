@@ -250,6 +250,11 @@ def plan(
     for name, explicit in _explicit(groups, widths, stages).items():
         for t, width in enumerate(explicit):
             steps[t][groups[name].key] = width
+    unused = [n for n, _ in model.named_parameters() if n not in groups.specs]
+    if unused:
+        notes.append(
+            f"{len(unused)} parameters, such as '{unused[0]}', are used by no forward pass and keep their shape."
+        )
     for t in range(1, stages):
         if steps[t] == steps[t - 1]:
             notes.append(

@@ -14,7 +14,7 @@ scales here are natural logarithms.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -48,12 +48,14 @@ class Factors:
         stats: (running mean, running variance) -> (factor s, the norm's ε).
         outputs: the factors on the model's outputs that the rule leaves, one per output.
         violations: operators at which the chosen rule does not preserve the function.
+        rescaled: the parameters that got the factor of variance transfer (others may compensate one).
     """
 
     tensors: dict[str, float] = field(default_factory=dict)
     stats: dict[tuple[str, str], tuple[float, float]] = field(default_factory=dict)
     outputs: list[float] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
+    rescaled: set[str] = field(default_factory=set)
 
 
 class ScaleConflict(GrowthError, ValueError):
@@ -167,6 +169,7 @@ def preserve(
     count: int,
     targets: Mapping[str, float],
     ratios: Mapping[int, float],
+    held: Collection[int] = (),
 ) -> Factors:
     """Rescales as far as a consistent assignment of scales exists, with s = 1 at the outputs.
 
@@ -178,17 +181,26 @@ def preserve(
         count: number of scale variables.
         targets: parameter -> log of the wanted factor.
         ratios: operator -> log of (new / old) of a factor in the model's code.
+        held: activations that must keep scale 1 as well.
     """
     nodes = _classes(records, count, ratios)
+    for node in held:
+        if nodes.find(node)[0] != nodes.find(nodes.one)[0]:
+            nodes.join(node, nodes.one, 0.0, "a norm")
     root, offset = nodes.find(nodes.one)
-    held = {root: -offset}
+    fixed = {root: -offset}
     while True:
-        trial = _Assignment(nodes, held)
+        trial = _Assignment(nodes, fixed)
         clash = trial.run(records, targets)
         if clash is None:
             break
-        held |= clash
+        fixed |= clash
     result = Factors(tensors={name: math.exp(c) for name, c in trial.factors.items()})
+    result.rescaled = {
+        name
+        for name, c in trial.factors.items()
+        if c and abs(c - targets.get(name, 0.0)) < _TOLERANCE
+    }
     _finish(records, result, trial.scale)
     return result
 

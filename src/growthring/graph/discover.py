@@ -131,8 +131,12 @@ def _traces(
         return [first], [False]
     try:
         second = trace(model, inputs, training=True, watch=True, outputs=outputs)
-    except (TraceError, InputError):
-        return [first], [False]
-    if missing <= missing - set(second.parameters.values()):
+    except (TraceError, InputError) as error:
+        raise TraceError(
+            f"{len(missing)} parameters, such as '{min(missing)}', are not reached in eval mode, and the forward "
+            f"pass in train mode cannot be traced with the example inputs ({error}), so what they are joined to is "
+            "not known. Pass inputs that train mode accepts (larger ones, a batch of two or more)."
+        ) from error
+    if not missing & set(second.parameters.values()):
         return [first], [False]
     return [first, second], [False, True]

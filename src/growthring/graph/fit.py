@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import nn
 
 from growthring.core.axes import Axis, Ref, refs, size
@@ -220,6 +221,11 @@ def _compare(probe: Probe, walk: Walk, found: Trace, laws: dict[int, Law]) -> _F
             if wanted != other.shape:
                 text = f"{op.where()} computes a shape by itself: {other.shape} where {wanted} is needed"
                 return failure(text)
+        if not _same_constants(walk.trace, op, found, twin):
+            return failure(f"{op.where()} uses a constant that changes with a width")
+        for position, axis in walk.expected.get(walk.first_op + i, {}).items():
+            if twin.args[position] != size(walk.unifier.resolve(axis), probe.small):
+                return failure(f"{op.where()} has a fixed number of groups in the model's code")
         if not _explained(probe, walk, op, twin, walk.first_op + i, laws):
             return failure(
                 f"{op.where()} uses a number that changes with a width in an unknown way"
@@ -229,6 +235,17 @@ def _compare(probe: Probe, walk: Walk, found: Trace, laws: dict[int, Law]) -> _F
             (1, len(found.ops), 0), "", "at another width the model runs other operators"
         )
     return None
+
+
+def _same_constants(trace: Trace, op: Op, found: Trace, twin: Op) -> bool:
+    """Whether the tensors that the code made by itself hold the same values at both widths."""
+    for value, other in zip(op.inputs(), twin.inputs(), strict=False):
+        a, b = trace.constants.get(value), found.constants.get(other)
+        if a is None or b is None or a.shape != b.shape or a.device.type == "meta":
+            continue
+        if not torch.equal(a.detach(), b.detach()):
+            return False
+    return True
 
 
 def _numbers(op: Op) -> list[float]:

@@ -84,31 +84,47 @@ def recognise_norms(model: nn.Module, trace: Trace) -> dict[str, NormFormula]:
 
 
 def _formula(module: nn.Module, width: int) -> NormFormula | None:
+    """The formula that a module computes over the last axis, at its own width and at another one."""
+    eps_values = [v for v in vars(module).values() if isinstance(v, float) and 0 <= v < 1]
+    candidates = [
+        NormFormula(centred, eps, offset)
+        for eps in [*eps_values, 0.0]
+        for centred in (False, True)
+        for offset in (0.0, 1.0)
+    ]
+    for n in (width, max(2, width // 2 + 1)):
+        observed = _observe(module, n)
+        if observed is None:
+            return None
+        x, y, gain, bias = observed
+        with torch.no_grad():
+            candidates = [
+                formula
+                for formula in candidates
+                if torch.allclose(y, formula(x, gain, bias), rtol=1e-4, atol=1e-6)
+            ]
+    return candidates[0] if candidates else None
+
+
+def _observe(
+    module: nn.Module, width: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None] | None:
+    """Input, output and parameters of a copy of this width with random parameters, or None if it fails."""
     generator = torch.Generator().manual_seed(0)
     try:
         twin = copy.deepcopy(module).to_empty(device="cpu").float()
+        for p in twin.parameters():
+            p.data = torch.randn(width, generator=generator)
+        x = torch.randn(3, 2, width, generator=generator) + 0.5
+        x = x * torch.tensor([[1e-3, 1e-2], [0.1, 1.0], [10.0, 100.0]])[:, :, None]
         with torch.no_grad():
-            for p in twin.parameters():
-                p.copy_(torch.randn(p.shape, generator=generator))
-            x = torch.randn(6, width, generator=generator) + 0.5
-            x = x * torch.tensor([1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0])[:, None]
             y = twin(x)
     except Exception:  # whatever it is, it is not a norm of one tensor
         return None
     if not isinstance(y, torch.Tensor) or y.shape != x.shape:
         return None
     parameters = list(twin.parameters())
-    gain, bias = parameters[0], parameters[1] if len(parameters) == 2 else None
-    eps_values = [v for v in vars(module).values() if isinstance(v, float) and 0 <= v < 1]
-    for eps in [*eps_values, 0.0]:
-        for centred in (False, True):
-            for offset in (0.0, 1.0):
-                formula = NormFormula(centred, eps, offset)
-                with torch.no_grad():
-                    wanted = formula(x, gain, bias)
-                if torch.allclose(y, wanted, rtol=1e-4, atol=1e-6):
-                    return formula
-    return None
+    return x, y, parameters[0], parameters[1] if len(parameters) == 2 else None
 
 
 def collapse_norms(trace: Trace, norms: dict[str, NormFormula]) -> Trace:

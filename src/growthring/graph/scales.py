@@ -10,6 +10,7 @@ records what its operator does:
     weight    a contraction with a parameter: s_out = c · s_in, c free
     own       a parameter that is itself the activation (embedding, class token, norm gain): s_out = c
     bias      a parameter added to an activation: it is multiplied by s of that activation
+    norm      an input of a norm: any scale, but for the norm's ε
     stats     running statistics of a BatchNorm input: mean · s, variance · s²
     result    a model output: s must be 1 (or is reported, where a rule is applied to the letter)
     scalar    a factor in the model's code that changes with a width: s_out = s_in · (new factor / old factor)

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 import torch.fx.experimental.symbolic_shapes
 from torch import nn
-from torch.export.graph_signature import ExportGraphSignature, InputKind
+from torch.export.graph_signature import InputKind
 
 from growthring.errors import InputError, TraceError
 from growthring.graph.watch import watch_reads
@@ -75,6 +75,7 @@ class Trace:
         buffers: value -> name of the buffer.
         inputs: value -> description of the model input.
         outputs: the tensors that the model returns.
+        constants: value -> the tensor that the model's code made or holds by itself.
         reads: (module, attribute) of whole numbers that the modules' code read during the pass.
     """
 
@@ -83,6 +84,7 @@ class Trace:
     buffers: dict[Value, str] = field(default_factory=dict)
     inputs: dict[Value, str] = field(default_factory=dict)
     outputs: list[Value] = field(default_factory=list)
+    constants: dict[Value, torch.Tensor] = field(default_factory=dict)
     reads: set[tuple[str, str]] = field(default_factory=set)
 
     @property
@@ -244,9 +246,9 @@ def trace(
     except InputError:
         raise
     except Exception as error:  # torch.export raises many types, its own and the model's
-        raise _explain(model, example_inputs, error) from error
+        raise _explain(model, example_inputs, training, error) from error
     try:
-        result = _flatten(program.graph_module, program.graph_signature, model)
+        result = _flatten(program, model)
     except torch.fx.experimental.symbolic_shapes.GuardOnDataDependentSymNode as error:
         raise TraceError(
             f"a shape in the forward pass of {type(model).__name__} depends on the values of tensors (boolean "
@@ -260,15 +262,15 @@ def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-def run_once(model: nn.Module, example_inputs: ExampleInputs) -> None:
-    """Runs the model's own forward pass in eval mode and complains if it fails; buffers are put back.
+def run_once(model: nn.Module, example_inputs: ExampleInputs, training: bool = False) -> None:
+    """Runs the model's own forward pass and complains if it fails; buffers are put back.
 
     Fake tensors let some wrong types of numbers through that real ones do not.
     """
     args, kwargs = split_inputs(example_inputs)
     kept = [(b, b.detach().clone()) for b in model.buffers()]
     try:
-        with _mode(model, False), _quiet(), torch.no_grad():
+        with _mode(model, training), _quiet(), torch.no_grad():
             model(*args, **kwargs)
     except Exception as error:
         raise InputError(
@@ -281,11 +283,13 @@ def run_once(model: nn.Module, example_inputs: ExampleInputs) -> None:
             buffer.detach().copy_(value)
 
 
-def _explain(model: nn.Module, inputs: ExampleInputs, error: Exception) -> Exception:
+def _explain(
+    model: nn.Module, inputs: ExampleInputs, training: bool, error: Exception
+) -> Exception:
     """Tells a wrong input from a model that cannot be traced."""
     first_line = _first_line(error)
     try:
-        run_once(model, inputs)
+        run_once(model, inputs, training)
     except InputError as own:
         return own
     if "data-dependent" in str(error) or "DataDependent" in type(error).__name__:
@@ -314,7 +318,8 @@ def _values(item: Any) -> Iterator[Value]:
             yield from _values(child)
 
 
-def _flatten(gm: torch.fx.GraphModule, signature: ExportGraphSignature, model: nn.Module) -> Trace:
+def _flatten(program: torch.export.ExportedProgram, model: nn.Module) -> Trace:
+    gm, signature = program.graph_module, program.graph_signature
     result = Trace()
     first_names = {id(p): name for name, p in model.named_parameters()}
     first_names |= {id(b): name for name, b in model.named_buffers()}
@@ -337,6 +342,9 @@ def _flatten(gm: torch.fx.GraphModule, signature: ExportGraphSignature, model: n
                 result.inputs[value] = f"model input '{node.name.removeprefix('kwargs_')}'"
             else:
                 result.inputs[value] = f"constant '{target}'"
+                constant = program.constants.get(spec.target or "")
+                if isinstance(constant, torch.Tensor):
+                    result.constants[value] = constant
     outputs = _run(gm, env, result)
     mutated = len(list(signature.buffers_to_mutate)) + len(list(signature.user_inputs_to_mutate))
     result.outputs.extend(list(_values(outputs))[mutated:])
@@ -385,6 +393,7 @@ def _run(gm: torch.fx.GraphModule, env: dict[torch.fx.Node, Any], result: Trace)
             if isinstance(attribute, torch.Tensor):
                 env[node] = _as_values(attribute)
                 result.inputs[env[node]] = f"constant '{node.target}'"
+                result.constants[env[node]] = attribute
         elif node.target is operator.getitem and not isinstance(args[0], Value):
             env[node] = args[0][args[1]]
         elif sub := next((a for a in args if isinstance(a, torch.fx.GraphModule)), None):

@@ -25,6 +25,10 @@ class Reason:
     text: str
 
 
+def _fixed(where: str) -> Reason:
+    return Reason("fixed", f"{where} joins it with an axis of fixed size")
+
+
 class _Mismatch(Exception):
     """Two structures cannot be aligned."""
 
@@ -147,7 +151,7 @@ class Unifier:
 
     def _bind(self, ref: Ref, axis: Axis, reason: str) -> None:
         if isinstance(axis, Fixed):
-            self._frozen.setdefault(ref.group, Reason("fixed", reason))
+            self._frozen.setdefault(ref.group, _fixed(reason))
             return
         if any(r.group == ref.group for r in refs(axis)):
             raise _Mismatch
@@ -185,7 +189,7 @@ class Unifier:
         elif isinstance(b, Ref):
             self._bind(b, a, reason)
         elif isinstance(a, Fixed) or isinstance(b, Fixed):
-            self.freeze((a, b), Reason("fixed", reason))
+            self.freeze((a, b), _fixed(reason))
         elif isinstance(a, Concat) or isinstance(b, Concat):
             first_sizes = [self.size(x.parts[0]) for x in (a, b) if isinstance(x, Concat)]
             at = min(first_sizes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,12 +23,17 @@ def watch_reads(model: nn.Module, reads: set[tuple[str, str]]) -> Iterator[None]
     classes: dict[type, type] = {}
     places: dict[int, list[tuple[str, str]]] = {}
     lent: list[tuple[Any, type]] = []
+    names = {id(module): path for path, module in model.named_modules()}
 
     def watched(cls: type) -> type:
         def __getattribute__(self: Any, name: str) -> Any:
             value = cls.__getattribute__(self, name)  # type: ignore[call-arg]
             if type(value) in (int, list, tuple) and id(self) in places:
-                reads.update((path, prefix + name) for path, prefix in places[id(self)])
+                found = places[id(self)]
+                # A config object is shared by many modules: only the one whose code reads it counts.
+                caller = sys._getframe(1).f_locals.get("self")
+                own = [place for place in found if place[0] == names.get(id(caller))]
+                reads.update((path, prefix + name) for path, prefix in own or found)
             return value
 
         body = {"__getattribute__": __getattribute__, "__module__": cls.__module__}
@@ -49,7 +55,9 @@ def watch_reads(model: nn.Module, reads: set[tuple[str, str]]) -> Iterator[None]
 
     try:
         for path, module in model.named_modules():
-            if type(module).__module__.startswith("torch."):
+            is_leaf = not any(True for _ in module.children())
+            from_torch = type(module).__module__.startswith("torch.")
+            if from_torch and is_leaf and not isinstance(module, nn.Unflatten):
                 continue
             for name, value in list(vars(module).items()):
                 if _is_plain_object(value) and not name.startswith("_"):

@@ -6,13 +6,22 @@ Nothing is trained or searched: the new tensors follow from the old ones, the pl
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from growthring.core.axes import Axis, Layout, layout, size
-from growthring.core.variance import Factors, Mode, deviation, forward, preserve, rescaling
+from growthring.core.variance import (
+    Factors,
+    Mode,
+    Record,
+    ScaleConflict,
+    deviation,
+    forward,
+    preserve,
+    rescaling,
+)
 from growthring.core.widen import break_symmetry, widen_constant, widen_paired
 from growthring.graph.groups import TensorSpec
 from growthring.graph.laws import log_ratios
@@ -52,8 +61,14 @@ class Step:
         return deviation(role, seed_std, spec.fan_in(first), fan_in)
 
 
-def transfer(step: Step, tensors: Mapping[str, torch.Tensor]) -> Factors:
-    """Variance transfer of one growth: the factor on every tensor's old entries."""
+def transfer(step: Step, tensors: Mapping[str, torch.Tensor], hold_norms: bool = False) -> Factors:
+    """Variance transfer of one growth: the factor on every tensor's old entries.
+
+    Args:
+        step: the growth.
+        tensors: the model's tensors before it.
+        hold_norms: in mode "preserving", keep scale 1 in front of norms other than BatchNorm, whose ε would show.
+    """
     groups = step.plan.groups
     ratios = log_ratios(groups.laws, step.before, step.after)
     targets: dict[str, float] = {}
@@ -72,8 +87,27 @@ def transfer(step: Step, tensors: Mapping[str, torch.Tensor]) -> Factors:
         elif step.mode != "off":
             factor = rescaling(role, spec.fan_in(step.before), spec.fan_in(step.after))
             targets |= dict.fromkeys(labels, math.log(factor))
-    solve = forward if step.mode in ("paper", "constraint") else preserve
-    return solve(groups.records, groups.scale_count, targets, ratios)
+    if step.mode in ("paper", "constraint"):
+        return forward(groups.records, groups.scale_count, targets, ratios)
+    held = _small_variances(groups.records, targets, tensors)
+    if hold_norms:
+        held += [i for r in groups.records if r.kind == "norm" for i in r.inputs]
+    try:
+        return preserve(groups.records, groups.scale_count, targets, ratios, held)
+    except ScaleConflict:  # shared layers may allow no factor but 1
+        return preserve(groups.records, groups.scale_count, {}, ratios)
+
+
+def _small_variances(
+    records: Sequence[Record], targets: Mapping[str, float], tensors: Mapping[str, torch.Tensor]
+) -> list[int]:
+    """Inputs of BatchNorms that have channels of so little variance that its ε could not be made up for."""
+    shrink = math.exp(2 * min([0.0, *targets.values()]))
+    return [
+        r.inputs[0]
+        for r in records
+        if r.kind == "stats" and float(tensors[r.names[1]].min()) * shrink <= (1 - shrink) * r.eps
+    ]
 
 
 def grow_tensors(

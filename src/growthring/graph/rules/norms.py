@@ -49,6 +49,8 @@ def batch_norm(walk: Walk, op: Op) -> None:
             if info.use is not None:
                 info.use.kind = kind
                 names.append(info.use.name)
+    if len(names) < 2:
+        walk.scales.add("norm", (x.scale,), None, where=walk.where())
     if len(names) == 2:
         walk.scales.add("stats", (x.scale,), None, tuple(names), walk.where(), eps=eps)
     scale = _affine(walk, weight, bias, channels, walk.demand())
@@ -72,6 +74,7 @@ def layer_norm(walk: Walk, op: Op) -> None:
                 walk.freeze(
                     walk.info(value).axes, "takes statistics over it together with other axes"
                 )
+        walk.scales.add("norm", (x.scale,), None, where=walk.where())
         walk.set(op.outputs[0], x.axes, walk.demand())
         return
     _faded(walk, op, weight, bias)
@@ -88,6 +91,7 @@ def _faded(walk: Walk, op: Op, weight: Any, bias: Any) -> None:
     x = walk.info(op.args[0])
     walk.even(x.axes)
     scale = _affine(walk, weight, bias, x.axes[-1], walk.demand())
+    walk.scales.add("norm", (x.scale,), None, where=walk.where())
     walk.fade_in(x.axes[-1])
     walk.set(op.outputs[0], x.axes, scale)
 
@@ -101,10 +105,12 @@ def group_norm(walk: Walk, op: Op) -> None:
     bias = op.args[3] if len(op.args) > 3 else op.kwargs.get("bias")
     outer, inner = walk.factor(x.axes[1], groups)
     walk.freeze([inner], "takes statistics over the channels of a group")
+    walk.scales.add("norm", (x.scale,), None, where=walk.where())
     walk.freeze(x.axes[2:], "takes statistics over it")
     walk.even(x.axes)
     scale = _affine(walk, weight, bias, x.axes[1], walk.demand())
     if groups > 1:
         walk.attribute("num_groups", outer)
+    walk.expect(1, outer)
     walk.attribute("num_channels", x.axes[1])
     walk.set(op.outputs[0], x.axes, scale)

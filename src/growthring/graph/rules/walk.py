@@ -122,6 +122,7 @@ class Walk:
         self.attributes: dict[tuple[str, str], tuple[Axis, ...]] = {}
         self.ties: list[tuple[Axis, Axis, str]] = []
         self.unknown: dict[str, str] = {}
+        self.expected: dict[int, dict[int, Axis]] = {}
         self.pieces: dict[str, list[tuple[int, tuple[Axis, ...]]]] = {}
         self.infos: dict[Value, Info] = {}
         self._own: dict[tuple[Value, int], Info] = {}
@@ -230,6 +231,10 @@ class Walk:
                 if info.axes[axis] == info.use.axes[info.source[axis] or 0]:
                     info.use.read.add(info.source[axis] or 0)
                 break
+
+    def expect(self, position: int, axis: Axis) -> None:
+        """The present operator's argument at `position` must be the size of this axis, at any width."""
+        self.expected.setdefault(self.index, {})[position] = axis
 
     def attribute(self, name: str, *axes: Axis) -> None:
         """The module's attribute `name` holds the size of this axis (several axes: a tuple of sizes)."""
