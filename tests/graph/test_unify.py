@@ -37,7 +37,7 @@ def test_a_width_against_a_number_freezes():
     u = Unifier()
     a = u.fresh(4)
     u.same(a, Fixed(4), "expand")
-    assert frozen(u, a)[0].text == "expand"
+    assert frozen(u, a)[0].text == "expand joins it with an axis of fixed size"
 
 
 def test_a_width_contracted_with_itself_freezes():
