@@ -32,7 +32,7 @@ examples:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point; returns the exit status (0 fine, 1 nothing to report to, 2 a user's error)."""
+    """Entry point; returns the exit status (0 fine, 2 a user's error)."""
     parser = _parser()
     arguments = parser.parse_args(argv)
     if not hasattr(arguments, "run"):
@@ -57,7 +57,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="growthring", description="Train a neural network by growing it."
     )
-    version = importlib.metadata.version("growthring")
+    try:
+        version = importlib.metadata.version("growthring")
+    except importlib.metadata.PackageNotFoundError:  # run from a source tree
+        version = "(not installed)"
     parser.add_argument("--version", action="version", version=f"growthring {version}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     inspect = commands.add_parser(

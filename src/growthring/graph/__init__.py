@@ -1,1 +1,3 @@
 """A model and example inputs -> its width groups: tracing, axis rules, unification, fitting."""
+
+from growthring.graph.rules.walk import register_rule as register_rule
