@@ -57,6 +57,7 @@ class Row:
     seed_share: float = 0.0
     seconds: float = 0.0
     changes: dict[tuple[str, str], str] = field(default_factory=dict)
+    rounding: str = ""
     refusal: str = ""
     unknown: dict[str, str] = field(default_factory=dict)
     complaints: list[str] = field(default_factory=list)
@@ -107,7 +108,9 @@ def _measure_in(row: Row, prepared: Prepared, name: str) -> None:
         worst = outcome.worst
         mark = "*" if name == "float64" and plan.groups.precision > 1e-10 else ""
         row.changes[(name, mode)] = f"{worst:.0e}{mark}"
-        if not worst <= bound(plan, mode):
+        if name == "float32":
+            row.rounding = f"{outcome.rounding:.0e}" if outcome.rounding else NO_DOUBLE
+        if not worst <= bound(plan, mode, outcome.rounding):
             row.complaints.append(f"{name}, mode {mode}: changed its outputs by {worst:.1e}")
         if outcome.sensitivity < LEAST_SENSITIVITY:
             text = f"{name}, mode {mode}: its outputs hardly depend on its inputs ({outcome.sensitivity:.0e})"
@@ -154,7 +157,8 @@ at random, and running statistics set to those of the inputs, so that the output
 | groups | width groups that grow / all of them (inputs, outputs, kernel sizes and the like never grow) |
 | parameters | seed → full |
 | off, preserving | largest relative change of any output at any growth step, by mode and precision |
-| exact | ≤ 1e-12 in float64, ≤ 1e-5 in float32; in mode preserving the ε inside norms may leave up to 1e-3 |
+| rounding | what float32 alone does: the seed before any growth, in float32 against itself in float64 |
+| exact | ≤ 1e-12 in float64; in float32 ≤ 1e-5, or twice the model's own rounding where that is more; in mode preserving the ε inside norms may leave up to 1e-3 |
 | * | the model's own code casts to float32 inside, so the float32 bound holds |
 | — | the model's own code does not run in float64 |
 | seconds | discovery and planning |
@@ -184,11 +188,14 @@ def render(rows: Sequence[Row]) -> str:
         grown = sorted((r for r in chosen if not r.refusal), key=lambda r: r.entry.name.lower())
         if grown:
             lines += ["", f"## {library}", ""]
-            lines.append("| model | groups | parameters | " + " | ".join(columns) + " | seconds |")
-            lines.append("| --- " * (4 + len(columns)) + "|")
+            lines.append(
+                "| model | groups | parameters | " + " | ".join(columns) + " | rounding | seconds |"
+            )
+            lines.append("| --- " * (5 + len(columns)) + "|")
         for row in grown:
             changes = [row.changes[(name, mode)] for mode in MODES for name in TYPES]
-            cells = [row.entry.name, row.groups, row.parameters, *changes, f"{row.seconds:.1f}"]
+            known = [row.entry.name, row.groups, row.parameters, *changes, row.rounding]
+            cells = [*known, f"{row.seconds:.1f}"]
             lines.append("| " + " | ".join(cells) + " |")
     refused = [r for r in rows if r.refusal]
     if refused:

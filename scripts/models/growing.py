@@ -1,5 +1,6 @@
 """Grows a model through all its stages and measures the worst change of its outputs."""
 
+import copy
 from dataclasses import dataclass
 
 import torch
@@ -123,11 +124,13 @@ class Outcome:
     Attributes:
         model: the grown model, with plain norms.
         worst: the largest relative change of any output at any step, on the plan's inputs and on fresh ones.
+        rounding: how far the ungrown seed is from itself in float64; 0 if it is in float64, or cannot be.
         sensitivity: how much the outputs differ between those two inputs. Were it tiny, `worst` would mean nothing.
     """
 
     model: nn.Module
     worst: float
+    rounding: float
     sensitivity: float
 
 
@@ -138,6 +141,7 @@ def grow_through(plan: gr.Plan, fresh_inputs: ExampleInputs, mode: Mode) -> Outc
     grower = gr.Grower(model, plan, variance_transfer=mode, noise=0.0, generator=generator)
     example = outputs_of(model, plan.example_inputs, plan.outputs)
     sensitivity = compare(example, outputs_of(model, fresh_inputs, plan.outputs)).relative
+    rounding = _rounding(model, plan, example)
     worst = 0.0
     while not grower.is_full:
         before = outputs_of(model, fresh_inputs, plan.outputs)
@@ -146,10 +150,25 @@ def grow_through(plan: gr.Plan, fresh_inputs: ExampleInputs, mode: Mode) -> Outc
         assert report.change is not None
         worst = max(worst, report.change.relative, compare(before, after).relative)
     grower.finish()
-    return Outcome(model, worst, sensitivity)
+    return Outcome(model, worst, rounding, sensitivity)
 
 
-def bound(plan: gr.Plan, mode: Mode) -> float:
-    """What counts as exact. Code that casts to float32 inside (many norms of transformers do) has its bound."""
-    exact = FLOAT64_BOUND if plan.groups.precision < 1e-10 else FLOAT32_BOUND
+def _rounding(model: nn.Module, plan: gr.Plan, outputs: list[torch.Tensor]) -> float:
+    """What float32 alone does to the outputs: no growth can be closer than that."""
+    if outputs[0].dtype == torch.float64:
+        return 0.0
+    try:
+        twin = copy.deepcopy(model).double()
+        wide = outputs_of(twin, converted(plan.example_inputs, torch.float64), plan.outputs)
+    except RuntimeError:  # a kernel without float64
+        return 0.0
+    return compare(wide, outputs).relative
+
+
+def bound(plan: gr.Plan, mode: Mode, rounding: float = 0.0) -> float:
+    """What counts as exact. Code that casts to float32 inside (many norms of transformers do) has its bound.
+
+    Deep networks amplify rounding: in float32 a model need not be closer to itself than float32 lets it be.
+    """
+    exact = FLOAT64_BOUND if plan.groups.precision < 1e-10 else max(FLOAT32_BOUND, 2 * rounding)
     return exact if mode == "off" else PRESERVING_BOUND
