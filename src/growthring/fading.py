@@ -17,7 +17,9 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 
+from growthring.core.axes import layout
 from growthring.graph.recognise import NormFormula
+from growthring.graph.rules.walk import Statistics
 
 
 class Fade:
@@ -159,11 +161,79 @@ def end(module: nn.Module) -> None:
         del module.forward
 
 
-def active(model: nn.Module) -> dict[tuple[str, int], Fade]:
-    """The fades that are under way on a model, by module and order."""
-    found: dict[tuple[str, int], Fade] = {}
-    for path, module in model.named_modules():
-        stand_in = vars(module).get("forward")
-        if isinstance(stand_in, FadedForward):
-            found |= {(path, order): fade for order, fade in stand_in.fades.items()}
-    return found
+class Fades:
+    """All the fades that are under way on a model, by module and order.
+
+    Args:
+        model: the model; fades that another grower began on it are taken over.
+        norms: formulas of the norms that were recognised by running them.
+    """
+
+    def __init__(self, model: nn.Module, norms: Mapping[str, NormFormula]) -> None:
+        self.model, self.norms = model, norms
+        self._fades: dict[tuple[str, int], Fade] = {}
+        for path, module in model.named_modules():
+            stand_in = vars(module).get("forward")
+            if isinstance(stand_in, FadedForward):
+                self._fades |= {(path, order): fade for order, fade in stand_in.fades.items()}
+
+    def __len__(self) -> int:
+        return len(self._fades)
+
+    def extend(
+        self, statistics: Sequence[Statistics], before: Mapping[int, int], after: Mapping[int, int]
+    ) -> list[Callable[[], None]]:
+        """Lets the new entries of every norm that grew fade in; returns what undoes it.
+
+        Entries that are still fading from an earlier growth go on from where they are.
+        """
+        kept = dict(self._fades)
+        for s in statistics:
+            lay = layout(s.axis, before, after)
+            if lay.grows:
+                previous = self._fades.get((s.module, s.order))
+                start = torch.zeros(len(lay.source), dtype=torch.float64)
+                start[lay.old] = 1.0 if previous is None else previous.weights
+                self._begin((s.module, s.order), Fade(start))
+        return [lambda: self._restore(kept)]
+
+    def advance(self, progress: float) -> None:
+        """Moves every fade on."""
+        for fade in self._fades.values():
+            fade.advance(progress)
+
+    def finish(self) -> None:
+        """Gives every module its own forward back."""
+        for path, _ in self._fades:
+            end(self.model.get_submodule(path))
+        self._fades.clear()
+
+    def progress(self) -> dict[str, float]:
+        """How far each module's norms are."""
+        return {path: fade.progress for (path, _), fade in self._fades.items()}
+
+    def state_dict(self) -> list[dict[str, Any]]:
+        """Where each fade began and how far it is."""
+        return [
+            {"module": path, "order": order, "start": f.start.clone(), "progress": f.progress}
+            for (path, order), f in self._fades.items()
+        ]
+
+    def load_state_dict(self, state: Sequence[Mapping[str, Any]]) -> None:
+        """Begins the saved fades anew."""
+        self._restore(
+            {
+                (s["module"], int(s["order"])): Fade(s["start"].clone(), float(s["progress"]))
+                for s in state
+            }
+        )
+
+    def _begin(self, place: tuple[str, int], fade: Fade) -> None:
+        path, order = place
+        self._fades[place] = fade
+        begin(self.model.get_submodule(path), order, fade, self.norms.get(path))
+
+    def _restore(self, fades: Mapping[tuple[str, int], Fade]) -> None:
+        self.finish()
+        for place, fade in fades.items():
+            self._begin(place, fade)

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from growthring import fading
-from growthring.core.axes import Axis, Layout, layout
+from growthring.core.axes import Axis, Layout
 from growthring.core.rings import RingMap
 from growthring.core.variance import MODES, Factors, Mode
 from growthring.core.widen import widen_constant
 from growthring.errors import GrowthError, GrowthStepError, InputError
+from growthring.fading import Fades
 from growthring.graph.check import check_finite, check_model
 from growthring.graph.skeleton import (
     adopt_attributes,
@@ -103,7 +103,7 @@ class Grower:
         )
         for t in range(1, self.stage + 1):
             self.rings.append(plan.stage_widths[t])
-        self._fades: dict[tuple[str, int], fading.Fade] = fading.active(model)
+        self._fades = Fades(model, plan.groups.norms)
         self._check_optimizers()
 
     @property
@@ -186,21 +186,18 @@ class Grower:
             raise InputError(
                 f"progress={progress!r}: the share of the stage that is done, from 0 to 1."
             )
-        for fade in self._fades.values():
-            fade.advance(progress)
+        self._fades.advance(progress)
         if progress == 1:
             self.finish()
 
     def finish(self) -> None:
         """Ends every fade: nothing of growthring is left on the model."""
-        for path, _ in self._fades:
-            fading.end(self.model.get_submodule(path))
-        self._fades.clear()
+        self._fades.finish()
 
     @property
     def fading_norms(self) -> dict[str, float]:
         """Norms whose statistics are still fading in, and how far they are."""
-        return {path: fade.progress for (path, _), fade in self._fades.items()}
+        return self._fades.progress()
 
     def state_dict(self) -> dict[str, Any]:
         """What growth needs to remember: stage, rings, fades, generator.
@@ -211,10 +208,7 @@ class Grower:
             "stage": self.stage,
             "rings": self.rings.state_dict(),
             "widths": [self.plan.named_widths(t) for t in range(self.plan.num_stages)],
-            "fades": [
-                {"module": p, "order": k, "start": f.start.clone(), "progress": f.progress}
-                for (p, k), f in self._fades.items()
-            ],
+            "fades": self._fades.state_dict(),
             "generator": self.generator.get_state(),
         }
 
@@ -244,10 +238,7 @@ class Grower:
             if any(lay.grows for lay in layouts):
                 grown[name] = widen_constant(tensors[name].detach(), layouts, 0.0)
         self._install(step, tensors, grown, cache)
-        self.finish()
-        for saved in state["fades"]:
-            fade = fading.Fade(saved["start"].clone(), float(saved["progress"]))
-            self._begin_fade((saved["module"], int(saved["order"])), fade)
+        self._fades.load_state_dict(state["fades"])
         self.stage = stage
         self.rings.load_state_dict(state["rings"])
         self.generator.set_state(state["generator"])
@@ -324,7 +315,7 @@ class Grower:
                 if gradient is not None:
                     tensor.grad = widen_constant(gradient, step.layouts(spec.axes, cache), 0.0)
             undo += self._follow(step)
-            undo += self._start_fades(step)
+            undo += self._fades.extend(step.plan.groups.statistics, step.before, step.after)
             for name in grown:
                 spec = step.plan.groups.specs[name]
                 layouts = step.layouts(spec.axes, cache)
@@ -342,32 +333,6 @@ class Grower:
             return follow_attributes(self.model, plan.groups.attributes, step.before, step.after)
         named = {g.name: step.after[g.key] for g in plan.groups.growable}
         return adopt_attributes(self.model, plan.build(named))
-
-    def _start_fades(self, step: Step) -> list[Callable[[], None]]:
-        undo: list[Callable[[], None]] = []
-        before = dict(self._fades)
-        for statistics in self.plan.groups.statistics:
-            lay = layout(statistics.axis, step.before, step.after)
-            if not lay.grows:
-                continue
-            place = (statistics.module, statistics.order)
-            previous = self._fades.get(place)
-            start = torch.zeros(len(lay.source), dtype=torch.float64)
-            start[lay.old] = 1.0 if previous is None else previous.weights
-            undo.append(lambda: self._restore_fades(before))
-            self._begin_fade(place, fading.Fade(start))
-        return undo
-
-    def _begin_fade(self, place: tuple[str, int], fade: fading.Fade) -> None:
-        path, order = place
-        self._fades[place] = fade
-        recognised = self.plan.groups.norms.get(path)
-        fading.begin(self.model.get_submodule(path), order, fade, recognised)
-
-    def _restore_fades(self, fades: Mapping[tuple[str, int], fading.Fade]) -> None:
-        self.finish()
-        for place, fade in fades.items():
-            self._begin_fade(place, fade)
 
     def _check_change(self, change: Verification, factors: Factors) -> None:
         """An unexplained change of the outputs means that something was grown wrongly: never let it pass."""
