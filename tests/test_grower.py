@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import growthring as gr
+import growthring.fading as fading_module
 import growthring.grower as grower_module
 from growthring.core.axes import layout
 from tests.growth_contract import Net, attributes, distance, make_plan, perturb, randn, run, tokens
@@ -410,8 +411,7 @@ FAILURES = [
 @pytest.mark.parametrize(("name", "number"), FAILURES, ids=[f"{n}-{k}" for n, k in FAILURES])
 @pytest.mark.parametrize("stage", [0, 1])
 def test_a_failure_anywhere_changes_nothing(monkeypatch, name, number, stage):
-    if not hasattr(grower_module, name):
-        pytest.skip(f"the grower has no {name}")
+    place = fading_module if name == "layout" else grower_module
     plan, model, _ = prepared()
     optimizer = torch.optim.Adam(model.parameters())
     grower = gr.Grower(model, plan, optimizer)
@@ -423,7 +423,7 @@ def test_a_failure_anywhere_changes_nothing(monkeypatch, name, number, stage):
     model.bn.eval()
     before = snapshot(model, grower, optimizer)
     with monkeypatch.context() as patch:
-        patch.setattr(grower_module, name, failing(number)(getattr(grower_module, name)))
+        patch.setattr(place, name, failing(number)(getattr(place, name)))
         with pytest.raises(
             gr.GrowthError, match=f"growing to stage {stage + 1} failed.*Boom.*as they were"
         ):

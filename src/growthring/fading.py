@@ -188,8 +188,8 @@ class Fades:
         Entries that are still fading from an earlier growth go on from where they are.
         """
         kept = dict(self._fades)
-        for s in statistics:
-            lay = layout(s.axis, before, after)
+        grown = [(s, layout(s.axis, before, after)) for s in statistics]
+        for s, lay in grown:
             if lay.grows:
                 previous = self._fades.get((s.module, s.order))
                 start = torch.zeros(len(lay.source), dtype=torch.float64)
