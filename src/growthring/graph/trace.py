@@ -9,6 +9,7 @@ tensors taken apart.
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import operator
 import warnings
@@ -211,7 +212,8 @@ def _quiet() -> Iterator[None]:
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
-        with warnings.catch_warnings():
+        # torch.export prints the graph it has so far when it gives up
+        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
