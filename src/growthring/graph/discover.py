@@ -126,7 +126,7 @@ def _traces(
         first = trace(model, inputs, watch=True, outputs=outputs)
     except TraceError:  # perhaps only because its attributes were watched
         first = trace(model, inputs, outputs=outputs)
-    missing = set(dict(model.named_parameters())) - set(first.parameters.values())
+    missing = set(dict(model.named_parameters())) - first.used_parameters()
     if not missing:
         return [first], [False]
     try:
@@ -137,6 +137,6 @@ def _traces(
             f"pass in train mode cannot be traced with the example inputs ({error}), so what they are joined to is "
             "not known. Pass inputs that train mode accepts (larger ones, a batch of two or more)."
         ) from error
-    if not missing & set(second.parameters.values()):
+    if not missing & second.used_parameters():
         return [first], [False]
     return [first, second], [False, True]

@@ -94,6 +94,11 @@ class Trace:
         types = {v.dtype for op in self.ops for v in op.outputs if v.dtype.is_floating_point}
         return max((torch.finfo(t).eps for t in types), default=0.0)
 
+    def used_parameters(self) -> set[str]:
+        """Parameters that some operator takes (every parameter of the model is an input of the graph)."""
+        used = {value for op in self.ops for value in op.inputs()}
+        return {name for value, name in self.parameters.items() if value in used}
+
     @cached_property
     def consumers(self) -> dict[Value, list[Op]]:
         """Which operators take each value."""
