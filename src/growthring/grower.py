@@ -341,7 +341,8 @@ class Grower:
             if factors.violations:
                 return
             found = change.relative_after_scale
-        limit = min(5e3 * self.plan.groups.precision, 0.05)
+        # Far above what rounding does even in deep networks, far below what a wrong rule does.
+        limit = min(4e4 * self.plan.groups.precision, 0.05)
         if self._has_eps_norms() and (factors.rescaled or self.mode in ("paper", "constraint")):
             limit = max(limit, 1e-2)
         if not found <= limit:
