@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from growthring.errors import InputError
+from growthring.graph.running import fixed_random, kept_buffers
 from growthring.graph.trace import ExampleInputs, output_tensors, split_inputs
 
 
@@ -67,39 +68,12 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = was
 
 
-@contextlib.contextmanager
-def _fixed_random(model: nn.Module) -> Iterator[None]:
-    """One fixed seed inside, the random state as it was afterwards: a model may draw numbers in forward."""
-    devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
-    with torch.random.fork_rng(devices=sorted(d.index or 0 for d in devices)):
-        torch.manual_seed(0)
-        yield
-
-
-@contextlib.contextmanager
-def _kept_buffers(model: nn.Module) -> Iterator[None]:
-    """Buffers as they were afterwards, whatever the forward pass does to them."""
-    kept = [
-        (module, name, buffer, buffer.detach().clone(), buffer._version)
-        for module in model.modules()
-        for name, buffer in module._buffers.items()
-        if buffer is not None
-    ]
-    try:
-        yield
-    finally:
-        for module, name, buffer, value, version in kept:
-            if buffer._version != version:
-                buffer.detach().copy_(value)
-            module._buffers[name] = buffer
-
-
 def outputs_of(
     model: nn.Module, inputs: ExampleInputs, names: Sequence[str] | None = None
 ) -> list[torch.Tensor]:
     """The tensors that a model returns in eval mode, without gradients."""
     args, kwargs = split_inputs(inputs)
-    with evaluating(model), _fixed_random(model), _kept_buffers(model):
+    with evaluating(model), fixed_random(model), kept_buffers(model):
         return [t.detach().clone() for t in output_tensors(model(*args, **kwargs), names)]
 
 

@@ -24,6 +24,7 @@ from torch import nn
 from torch.export.graph_signature import InputKind
 
 from growthring.errors import InputError, TraceError
+from growthring.graph.running import fixed_random, kept_buffers
 from growthring.graph.watch import watch_reads
 
 ExampleInputs = torch.Tensor | Sequence[Any] | Mapping[str, Any]
@@ -275,9 +276,11 @@ def run_once(model: nn.Module, example_inputs: ExampleInputs, training: bool = F
     Fake tensors let some wrong types of numbers through that real ones do not.
     """
     args, kwargs = split_inputs(example_inputs)
-    kept = [(b, b.detach().clone()) for b in model.buffers()]
+    quietly = (_mode(model, training), _quiet(), fixed_random(model), kept_buffers(model))
     try:
-        with _mode(model, training), _quiet(), torch.no_grad():
+        with contextlib.ExitStack() as stack, torch.no_grad():
+            for context in quietly:
+                stack.enter_context(context)
             model(*args, **kwargs)
     except Exception as error:
         raise InputError(
@@ -285,9 +288,6 @@ def run_once(model: nn.Module, example_inputs: ExampleInputs, training: bool = F
             f"{type(error).__name__}: {_first_line(error)}. Pass inputs of the shape, type and device that "
             "the model is trained on."
         ) from error
-    finally:
-        for buffer, value in kept:
-            buffer.detach().copy_(value)
 
 
 def _explain(
