@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
+from growthring.binding import (
+    Optimizers,
+    averaged_modules,
+    check_optimizers,
+    check_shapes,
+    find_stage,
+    parameter_rings,
+)
+from growthring.body import Body, Undo, undo_all
 from growthring.core.axes import Axis, Layout
 from growthring.core.rings import RingMap
 from growthring.core.variance import MODES, Factors, Mode
 from growthring.core.widen import widen_constant
 from growthring.errors import GrowthError, GrowthStepError, InputError
-from growthring.fading import Fades
 from growthring.graph.check import check_finite, check_model
-from growthring.graph.skeleton import (
-    adopt_attributes,
-    follow_attributes,
-    named_tensors,
-    set_data,
-)
-from growthring.methods.paired import Step, add_noise, grow_tensors, transfer
-from growthring.optim.state import widen_state
+from growthring.methods.paired import Step, add_noise, grow_tensors, old_factor, transfer
+from growthring.optim.base import RingOptimizer
+from growthring.optim.state import Grown, drop_state, grow_state
+from growthring.optim.wrap import book_of
 from growthring.plan import Plan
 from growthring.report import GroupGrowth, GrowthReport
 from growthring.verify import Verification, compare, outputs_of
@@ -40,8 +44,11 @@ class Grower:
     Args:
         model: the seed from `plan.build_seed()`, or a model of some stage of the plan.
         plan: what to grow to.
-        optimizer: a torch optimizer (or several) whose state grows along: tensors of a parameter's
-            shape get zeros for new entries.
+        optimizer: a torch optimizer (or several) whose state grows along: new entries get what the
+            optimizer gives to a new parameter. Those of `gr.optim` are told the rings.
+        averages: averages of the model (`torch.optim.swa_utils.AveragedModel`, or several) that grow
+            along, with the same new entries.
+        unknown_state: "refuse" state that nobody knows how to grow, or "reset" it.
         method: how new entries are made; "paired" is the paper's method.
         variance_transfer: "preserving" (the default: rescale as far as the function stays the
             same), "paper" (Table 1 to the letter), "constraint" (the appendix's theorem) or "off".
@@ -62,11 +69,13 @@ class Grower:
         self,
         model: nn.Module,
         plan: Plan,
-        optimizer: torch.optim.Optimizer | list[torch.optim.Optimizer] | None = None,
+        optimizer: Optimizers = None,
         method: str = "paired",
         variance_transfer: Mode = "preserving",
         noise: float = 1e-3,
         generator: torch.Generator | None = None,
+        averages: nn.Module | Sequence[nn.Module] | None = None,
+        unknown_state: Literal["refuse", "reset"] = "refuse",
     ) -> None:
         check_model(model)
         if not isinstance(plan, Plan):
@@ -85,6 +94,8 @@ class Grower:
             raise InputError(
                 f"noise={noise!r}: a share of the new weights' deviation, from 0 to below 1."
             )
+        if unknown_state not in ("refuse", "reset"):
+            raise InputError(f"unknown_state={unknown_state!r} is not 'refuse' or 'reset'.")
         self.model, self.plan, self.method, self.mode, self.noise = (
             model,
             plan,
@@ -92,19 +103,19 @@ class Grower:
             variance_transfer,
             noise,
         )
-        optimizers = (
-            [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else optimizer or []
-        )
-        self.optimizers: list[torch.optim.Optimizer] = list(optimizers)
+        self.unknown_state = unknown_state
+        self.optimizers = check_optimizers(model, optimizer)
         self.generator = generator or torch.Generator().manual_seed(torch.initial_seed())
-        self.stage = self._find_stage()
+        self.stage = find_stage(model, plan)
         self.rings = RingMap(
             {n: s.axes for n, s in plan.groups.specs.items()}, plan.stage_widths[0]
         )
         for t in range(1, self.stage + 1):
             self.rings.append(plan.stage_widths[t])
-        self._fades = Fades(model, plan.groups.norms)
-        self._check_optimizers()
+        averaged = averaged_modules(averages, plan, self.stage)
+        self._body = Body(model, plan)
+        self._averages = [Body(module, plan) for module in averaged]
+        self._bind()
 
     @property
     def is_full(self) -> bool:
@@ -127,25 +138,26 @@ class Grower:
                 "its full size."
             )
         started = time.perf_counter()
-        self._check_shapes()
+        plan, body = self.plan, self._body
+        for module in self._bodies:
+            check_shapes(module.module, plan, self.stage)
         check_finite(self.model)
-        plan = self.plan
         step = Step(
             plan, plan.stage_widths[self.stage], plan.stage_widths[self.stage + 1], self.mode
         )
-        tensors = named_tensors(self.model)
         num_before = sum(p.numel() for p in self.model.parameters())
         cache: dict[Axis, Layout] = {}
         generator_state = self.generator.get_state()
-        undo: list[Callable[[], None]] = []
+        undo: Undo = []
         outputs = _Outputs(self.model, plan)
         exact = noisy = None
         try:
             before = outputs() if measure else []
             for hold_norms in (False, True):
-                factors = transfer(step, tensors, hold_norms)
-                grown = grow_tensors(step, tensors, factors, self.generator, cache)
-                undo += self._install(step, tensors, grown, cache)
+                factors = transfer(step, body.tensors, hold_norms)
+                olds = _old_factors(step, factors, body.tensors)
+                grown = grow_tensors(step, body.tensors, factors, self.generator, cache)
+                undo += body.install(step, grown, olds, cache)
                 if not measure:
                     break
                 exact = noisy = compare(before, outputs())
@@ -156,14 +168,19 @@ class Grower:
                     self._check_change(exact, factors)
                     break
                 # The ε of some norm shows: once more, without rescaling what it normalises.
-                _undo(undo)
+                undo_all(undo)
                 self.generator.set_state(generator_state)
             if self.noise:
                 add_noise(step, grown, self.noise, self.generator, cache)
                 if measure:
                     noisy = compare(before, outputs())
+            for average in self._averages:
+                undo += self._grow_average(average, step, factors, olds, generator_state, cache)
+            self.rings.append(step.after)
+            undo.append(self.rings.pop)
+            notes = self._grow_optimizers(step, grown, olds, cache, undo)
         except BaseException as error:
-            _undo(undo)
+            undo_all(undo)
             self.generator.set_state(generator_state)
             if isinstance(error, Exception) and not isinstance(error, GrowthError):
                 raise GrowthStepError(
@@ -172,9 +189,10 @@ class Grower:
                 ) from error
             raise
         self.stage += 1
-        self.rings.append(step.after)
         seconds = time.perf_counter() - started - outputs.seconds
-        return self._report(step, num_before, factors, exact, noisy, seconds, outputs.seconds)
+        return self._report(
+            step, num_before, factors, exact, noisy, seconds, outputs.seconds, notes
+        )
 
     def advance(self, progress: float) -> None:
         """Tells how much of the present stage is done (0 to 1), so that faded statistics come in.
@@ -186,18 +204,20 @@ class Grower:
             raise InputError(
                 f"progress={progress!r}: the share of the stage that is done, from 0 to 1."
             )
-        self._fades.advance(progress)
+        for body in self._bodies:
+            body.fades.advance(progress)
         if progress == 1:
             self.finish()
 
     def finish(self) -> None:
         """Ends every fade: nothing of growthring is left on the model."""
-        self._fades.finish()
+        for body in self._bodies:
+            body.fades.finish()
 
     @property
     def fading_norms(self) -> dict[str, float]:
         """Norms whose statistics are still fading in, and how far they are."""
-        return self._fades.progress()
+        return self._body.fades.progress()
 
     def state_dict(self) -> dict[str, Any]:
         """What growth needs to remember: stage, rings, fades, generator.
@@ -208,12 +228,16 @@ class Grower:
             "stage": self.stage,
             "rings": self.rings.state_dict(),
             "widths": [self.plan.named_widths(t) for t in range(self.plan.num_stages)],
-            "fades": self._fades.state_dict(),
+            "fades": self._body.fades.state_dict(),
             "generator": self.generator.get_state(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Brings the model to the saved stage's shapes, so that `model.load_state_dict` can follow."""
+        """Brings the model (and its averages) to the saved stage's shapes.
+
+        `load_state_dict` of the model, then of the averages and optimizers, can follow. Optimizer
+        state of parameters that changed is dropped: it is theirs to bring back.
+        """
         missing = [k for k in ("stage", "rings", "widths", "fades", "generator") if k not in state]
         if missing:
             raise InputError(
@@ -231,108 +255,93 @@ class Grower:
         plan = self.plan
         step = Step(plan, plan.stage_widths[self.stage], plan.stage_widths[stage], "off")
         cache: dict[Axis, Layout] = {}
-        tensors = named_tensors(self.model)
-        grown = {}
-        for name, spec in plan.groups.specs.items():
-            layouts = step.layouts(spec.axes, cache)
-            if any(lay.grows for lay in layouts):
-                grown[name] = widen_constant(tensors[name].detach(), layouts, 0.0)
-        self._install(step, tensors, grown, cache)
-        self._fades.load_state_dict(state["fades"])
+        undo: Undo = []
+        try:
+            for body in self._bodies:
+                tensors, grown = body.tensors, {}
+                for name, spec in plan.groups.specs.items():
+                    layouts = step.layouts(spec.axes, cache)
+                    if any(lay.grows for lay in layouts):
+                        grown[name] = widen_constant(tensors[name].detach(), layouts, 0.0)
+                undo += body.install(step, grown, {}, cache)
+                body.fades.load_state_dict(state["fades"])
+            saved_rings = self.rings.state_dict()
+            undo.append(lambda: self.rings.load_state_dict(saved_rings))
+            self.rings.load_state_dict(state["rings"])
+            for optimizer in self.optimizers:
+                drop_state(optimizer, self._body.tensors.values(), undo)
+            undo += self._bind()
+        except BaseException:
+            undo_all(undo)
+            raise
         self.stage = stage
-        self.rings.load_state_dict(state["rings"])
         self.generator.set_state(state["generator"])
 
     # One growth, taken apart.
 
-    def _find_stage(self) -> int:
-        """The stage whose shapes the model has."""
-        shapes = {n: tuple(t.shape) for n, t in named_tensors(self.model).items()}
-        specs = self.plan.groups.specs
-        missing = [n for n in specs if n not in shapes]
-        if missing:
-            raise InputError(
-                f"the model lacks '{missing[0]}', which the plan's model has. Pass "
-                "plan.build_seed()."
-            )
-        for t, widths in enumerate(self.plan.stage_widths):
-            if all(shapes[n] == spec.shape(widths) for n, spec in specs.items()):
-                return t
-        name, spec = next(
-            (n, s) for n, s in specs.items() if shapes[n] != s.shape(self.plan.stage_widths[0])
-        )
-        raise InputError(
-            f"the model has the shapes of no stage of the plan: '{name}' is {shapes[name]}, at "
-            "stage 0 it would be "
-            f"{spec.shape(self.plan.stage_widths[0])}. Pass plan.build_seed()."
-        )
+    @property
+    def _bodies(self) -> list[Body]:
+        return [self._body, *self._averages]
 
-    def _check_optimizers(self) -> None:
-        """An optimizer of other parameters would silently train nothing of the grown model."""
-        own = {id(p) for p in self.model.parameters()}
+    def _bind(self) -> Undo:
+        """Tells the optimizers the rings; returns what undoes it."""
+        undo: Undo = []
+        rings = parameter_rings(self.model, self.plan, self.rings)
         for optimizer in self.optimizers:
-            if not isinstance(optimizer, torch.optim.Optimizer):
-                raise InputError(
-                    f"optimizer holds a {type(optimizer).__name__}, not a torch optimizer."
-                )
-            held = [p for group in optimizer.param_groups for p in group["params"]]
-            strange = sum(id(p) not in own for p in held)
-            if strange == len(held):
-                raise InputError(
-                    f"none of the {len(held)} parameters of {type(optimizer).__name__} belong to the "
-                    "model. Build the optimizer from the seed: Optimizer(seed.parameters(), ...)."
-                )
-
-    def _check_shapes(self) -> None:
-        widths = self.plan.stage_widths[self.stage]
-        tensors = named_tensors(self.model)
-        for name, spec in self.plan.groups.specs.items():
-            if name not in tensors or tuple(tensors[name].shape) != spec.shape(widths):
-                found = "missing" if name not in tensors else tuple(tensors[name].shape)
-                raise GrowthStepError(
-                    f"'{name}' is {found} where stage {self.stage} of the plan has "
-                    f"{spec.shape(widths)}: the model was "
-                    "changed outside the grower."
-                )
-
-    def _install(
-        self,
-        step: Step,
-        tensors: Mapping[str, torch.Tensor],
-        grown: Mapping[str, torch.Tensor],
-        cache: dict[Axis, Layout],
-    ) -> list[Callable[[], None]]:
-        """Puts the grown tensors, attributes, fades and optimizer state in place; returns what undoes it."""
-        undo: list[Callable[[], None]] = []
-        try:
-            for name, new in grown.items():
-                tensor = tensors[name]
-                spec = step.plan.groups.specs[name]
-                undo.append(_setter(tensor, tensor.data, tensor.grad))
-                gradient = tensor.grad
-                tensor.grad = None
-                set_data(tensor, new)
-                if gradient is not None:
-                    tensor.grad = widen_constant(gradient, step.layouts(spec.axes, cache), 0.0)
-            undo += self._follow(step)
-            undo += self._fades.extend(step.plan.groups.statistics, step.before, step.after)
-            for name in grown:
-                spec = step.plan.groups.specs[name]
-                layouts = step.layouts(spec.axes, cache)
-                for optimizer in self.optimizers:
-                    shape = spec.shape(step.before)
-                    undo += widen_state(optimizer, tensors[name], name, shape, layouts)
-        except BaseException:
-            _undo(undo)
-            raise
+            book = book_of(optimizer)
+            try:
+                if isinstance(optimizer, RingOptimizer):
+                    undo.append(optimizer.bind_rings(rings))
+                elif book is not None:
+                    undo.append(book.bind(rings))
+            except BaseException:
+                undo_all(undo)
+                raise
         return undo
 
-    def _follow(self, step: Step) -> list[Callable[[], None]]:
-        plan = self.plan
-        if plan.build is None:
-            return follow_attributes(self.model, plan.groups.attributes, step.before, step.after)
-        named = {g.name: step.after[g.key] for g in plan.groups.growable}
-        return adopt_attributes(self.model, plan.build(named))
+    def _grow_optimizers(
+        self,
+        step: Step,
+        grown: Mapping[str, torch.Tensor],
+        olds: Mapping[str, float | torch.Tensor],
+        cache: dict[Axis, Layout],
+        undo: Undo,
+    ) -> list[str]:
+        """Grows the optimizers' state and tells them the rings; returns notes, and adds to `undo`."""
+        tensors, specs = self._body.tensors, self.plan.groups.specs
+        changed = {
+            tensors[name]: Grown(
+                name,
+                specs[name].shape(step.before),
+                step.layouts(specs[name].axes, cache),
+                olds.get(name, 1.0),
+            )
+            for name in grown
+        }
+        notes: list[str] = []
+        for optimizer in self.optimizers:
+            found, back = grow_state(optimizer, changed, self.rings.num_rings, self.unknown_state)
+            notes += found
+            undo.append(back)
+        undo += self._bind()
+        return notes
+
+    def _grow_average(
+        self,
+        average: Body,
+        step: Step,
+        factors: Factors,
+        olds: Mapping[str, float | torch.Tensor],
+        generator_state: torch.Tensor,
+        cache: dict[Axis, Layout],
+    ) -> Undo:
+        """Grows an average with the very entries that the model got, so that it stays an average of it."""
+        generator = torch.Generator(self.generator.device)
+        generator.set_state(generator_state)
+        grown = grow_tensors(step, average.tensors, factors, generator, cache)
+        if self.noise:
+            add_noise(step, grown, self.noise, generator, cache)
+        return average.install(step, grown, olds, cache)
 
     def _check_change(self, change: Verification, factors: Factors) -> None:
         """An unexplained change of the outputs means that something was grown wrongly: never let it pass."""
@@ -366,19 +375,19 @@ class Grower:
         noisy: Verification | None,
         seconds: float,
         measured: float,
+        notes: list[str],
     ) -> GrowthReport:
         groups = [
             GroupGrowth(g.name, step.before[g.key], step.after[g.key])
             for g in self.plan.groups.growable
             if step.before[g.key] != step.after[g.key]
         ]
-        notes = []
         if factors.violations:
             listed = "; ".join(factors.violations[:4])
             notes.append(f"the rule '{self.mode}' cannot preserve the function here: {listed}")
-        if self._fades:
+        if self._body.fades:
             notes.append(
-                f"{len(self._fades)} norms fade their statistics in; call Grower.advance during "
+                f"{len(self._body.fades)} norms fade their statistics in; call Grower.advance during "
                 "the stage"
             )
         rescaled = {n: c for n, c in factors.tensors.items() if abs(c - 1) > 1e-12}
@@ -418,18 +427,13 @@ class _Outputs:
         return result
 
 
-def _undo(actions: list[Callable[[], None]]) -> None:
-    """Takes everything back, the last first."""
-    while actions:
-        actions.pop()()
-
-
-def _setter(
-    tensor: torch.Tensor, data: torch.Tensor, gradient: torch.Tensor | None
-) -> Callable[[], None]:
-    def restore() -> None:
-        tensor.grad = None
-        set_data(tensor, data)
-        tensor.grad = gradient
-
-    return restore
+def _old_factors(
+    step: Step, factors: Factors, tensors: Mapping[str, torch.Tensor]
+) -> dict[str, float | torch.Tensor]:
+    """What each parameter's old entries are multiplied by, where that is not 1."""
+    found = {}
+    for name, spec in step.plan.groups.specs.items():
+        factor = old_factor(step, spec, factors, tensors[name])
+        if not isinstance(factor, float) or factor != 1.0:
+            found[name] = factor
+    return found

@@ -123,7 +123,7 @@ def grow_tensors(
     for name, spec in step.plan.groups.specs.items():
         old = tensors[name].detach()
         layouts = step.layouts(spec.axes, cache)
-        factor = _factor(step, spec, factors, old)
+        factor = old_factor(step, spec, factors, old)
         if name in stats:
             grown[name] = _grow_stat(spec, old, layouts, *factors.stats[stats[name]])
         elif not any(lay.grows for lay in layouts):
@@ -134,7 +134,7 @@ def grow_tensors(
     return grown
 
 
-def _factor(
+def old_factor(
     step: Step, spec: TensorSpec, factors: Factors, old: torch.Tensor
 ) -> float | torch.Tensor:
     """The factor on the old entries: one number, or one per segment of a fused tensor."""

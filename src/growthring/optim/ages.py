@@ -1,0 +1,48 @@
+"""The age of each ring: how many steps it has been trained, for bias correction (paper, appendix)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def ages(state: dict[str, Any], num_rings: int) -> tuple[float, ...]:
+    """Steps that each ring of a parameter has seen, the present one included.
+
+    A parameter's state holds `births`, the value of `step` when each ring was added.
+
+    >>> ages({"step": torch.tensor(7.0), "births": (0, 5)}, 2)
+    (7.0, 2.0)
+    """
+    step = float(state["step"])
+    births = state.get("births", ())
+    births = (*births, *[0] * (num_rings - len(births)))
+    return tuple(max(step - b, 1.0) for b in births)
+
+
+def corrections(beta: float, table: Sequence[tuple[float, ...]], like: Tensor) -> Tensor:
+    """1 − β^age for each parameter and ring, (parameters, rings), on the device of `like`.
+
+    The ages are numbers of the host, so nothing waits for the device.
+
+    >>> corrections(0.5, [(1.0, 2.0)], torch.ones(1)).tolist()
+    [[0.5, 0.75]]
+    """
+    known = {row: [1 - beta**age for age in row] for row in dict.fromkeys(table)}
+    return torch.tensor([known[row] for row in table], dtype=like.dtype).to(
+        like.device, non_blocking=True
+    )
+
+
+def born(state: dict[str, Any], num_rings: int) -> tuple[int, ...]:
+    """`births` of a parameter after it grew to `num_rings` rings now.
+
+    >>> born({"step": torch.tensor(5.0)}, 2)
+    (0, 5)
+    """
+    step = int(state["step"])
+    births = tuple(state.get("births", (0,)))[:num_rings]
+    return (*births, *[step] * (num_rings - len(births)))

@@ -1,0 +1,134 @@
+"""AvaGrad (Savarese et al., 2021) with η, d and m for each ring (paper, appendix)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.optimizer import ParamsT
+from typing_extensions import Unpack
+
+from growthring.errors import InputError
+from growthring.optim.ages import ages, corrections
+from growthring.optim.base import RingOptimizer
+from growthring.optim.book import buckets
+from growthring.optim.geometry import as_real
+from growthring.optim.options import RingOptions
+
+
+class AvaGrad(RingOptimizer, Optimizer):
+    """AvaGrad: Adam's step sizes from *before* the present gradient, normalised to mean square 1.
+
+        m = β₁m + (1−β₁)g;  η = 1/(√v̂ + ε);  w −= lr · η/‖η/√d‖₂ ⊙ m̂;  then v = β₂v + (1−β₂)g²
+
+    with d the number of entries, so the first step only fills v and moves nothing. With a Grower the
+    norm, d and the age are those of the ring; the first step of a new ring moves nothing of it.
+
+    Args:
+        params: parameters or parameter groups; groups may have ring options of their own.
+        lr: learning rate.
+        betas: decay of m and v.
+        eps: ε; large ones (0.1 to 10) move it towards SGD.
+        weight_decay: λ, added to the gradient as λw.
+        maximize: climb instead of descend.
+        foreach: accepted as in torch; all devices use the foreach form.
+        rings: see `RingOptions`.
+
+    >>> w = torch.nn.Parameter(torch.zeros(2))
+    >>> w.grad = torch.tensor([1.0, 1.0])
+    >>> optimizer = AvaGrad([w], lr=0.5)
+    >>> optimizer.step(), w.tolist()
+    (None, [0.0, 0.0])
+    >>> optimizer.step(), w.round(decimals=3).tolist()
+    (None, [-0.5, -0.5])
+    """
+
+    _rings_have_state = True
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 0.1,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 0.1,
+        weight_decay: float = 0,
+        *,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        **rings: Unpack[RingOptions],
+    ) -> None:
+        if not lr >= 0 or not eps >= 0 or not weight_decay >= 0:
+            raise InputError(
+                f"lr={lr!r}, eps={eps!r}, weight_decay={weight_decay!r}: none is below 0."
+            )
+        if not all(0 <= beta < 1 for beta in betas):
+            raise InputError(f"betas={betas!r}: both are from 0 to below 1.")
+        defaults = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "maximize": maximize,
+            "foreach": foreach,
+        }
+        super().__init__(params, defaults)
+        self._init_rings(rings)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One step.
+
+        Args:
+            closure: reevaluates the model and returns the loss.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._begin()
+        for group in self.param_groups:
+            params = [p for p in group["params"] if p.grad is not None]
+            for p in params:
+                if p.grad.is_sparse:
+                    raise InputError("AvaGrad does not take sparse gradients; use sparse=False.")
+                if not self.state[p]:
+                    self.state[p]["step"] = torch.tensor(0.0)
+                    self.state[p]["exp_avg"] = torch.zeros_like(p)
+                    self.state[p]["exp_avg_sq"] = torch.zeros_like(p)
+            for part in buckets(params):
+                self._step(group, part)
+        self._end()
+        return loss
+
+    def _step(self, group: dict[str, Any], params: list[Tensor]) -> None:
+        """Parameters of one device and type. Without rings each is one ring: the same formula."""
+        beta1, beta2 = group["betas"]
+        batch, factors = self._book.batch(params), self._book.factors(group, params)
+        grads = [as_real(p.grad) for p in params if p.grad is not None]
+        states = [self.state[p] for p in params]
+        torch._foreach_add_([s["step"] for s in states], torch.tensor(1.0))
+        table = [ages(s, self._book.num_rings) for s in states]
+        values = list(map(as_real, params))
+        means = [as_real(s["exp_avg"]) for s in states]
+        squares = [as_real(s["exp_avg_sq"]) for s in states]
+        if group["maximize"]:
+            grads = list(torch._foreach_neg(grads))
+        if group["weight_decay"] != 0:
+            grads = list(torch._foreach_add(grads, values, alpha=group["weight_decay"]))
+        torch._foreach_lerp_(means, grads, 1 - beta1)
+        before = [tuple(age - 1 for age in row) for row in table]  # steps that v has seen
+        first = corrections(beta1, table, factors)
+        second = corrections(beta2, before, factors).sqrt_()
+        # η = 1/(√v/√b₂ + ε) = √b₂/(√v + ε√b₂); b₂ = 0 at the first step, where the rate is 0
+        etas = list(torch._foreach_sqrt(squares))
+        batch.add_(etas, torch.where(second > 0, second * group["eps"], 1.0))
+        torch._foreach_reciprocal_(etas)
+        mean_square = batch.squares(etas) / batch.counts
+        rates = factors * group["lr"] / (mean_square.sqrt() * first)  # √b₂ cancels
+        torch._foreach_mul_(etas, means)
+        batch.addcmul_(values, etas, torch.where(second > 0, rates, 0.0))
+        torch._foreach_mul_(squares, beta2)
+        torch._foreach_addcmul_(squares, grads, grads, value=1 - beta2)

@@ -1,0 +1,199 @@
+"""RingOptimizer: what the optimizers of gr.optim share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from growthring.errors import InputError
+from growthring.optim.book import RingBook, buckets
+from growthring.optim.geometry import ParameterRings, RingBatch
+from growthring.optim.options import DEFAULTS, RingOptions, check_options
+
+
+class RingOptimizer(Optimizer):
+    """A torch optimizer with a rate for each ring.
+
+    A mixin in front of a torch optimizer (or of `Optimizer` itself). Until a `Grower` binds it, it has
+    no rings, and `step` is torch's own.
+    """
+
+    # A parameter's state in which every ring needs a life of its own (Adam's age) is always ringed.
+    _rings_have_state = False
+    # Options of this class that differ from DEFAULTS.
+    _ring_defaults: ClassVar[Mapping[str, Any]] = {}
+
+    def _init_rings(self, given: RingOptions) -> None:
+        """Checks the options and writes them to every group (groups may bring their own)."""
+        options = {**DEFAULTS, **self._ring_defaults, **given}
+        check_options(options)
+        self.defaults |= options
+        for group in self.param_groups:
+            for name, value in options.items():
+                group.setdefault(name, value)
+            check_options(group)
+        self._book = RingBook(self)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As torch's; the group may bring ring options of its own."""
+        super().add_param_group(param_group)
+        if "rate_adaptation" in self.defaults:  # else _init_rings checks
+            check_options(self.param_groups[-1])
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if (
+            "_book" not in self.__dict__
+        ):  # a copy or a pickle: without a Grower until it is bound again
+            self._book = RingBook(self)
+        for group in self.param_groups:
+            for name, value in {**DEFAULTS, **self._ring_defaults}.items():
+                group.setdefault(name, self.defaults.get(name, value))
+
+    # What a Grower does with it.
+
+    def bind_rings(self, rings: Mapping[Tensor, ParameterRings]) -> Any:
+        """Tells the optimizer the rings of its parameters; returns what undoes it."""
+        for group in self.param_groups:
+            for name in ("fused", "capturable", "differentiable"):
+                if group.get(name):
+                    raise InputError(
+                        f"{type(self).__name__}({name}=True) takes one rate for a whole parameter, so it "
+                        f"cannot know rings. Leave {name} out, or use torch.optim.{type(self).__name__} "
+                        "with the Grower, which then only carries its state."
+                    )
+        return self._book.bind(rings)
+
+    # Diagnostics.
+
+    def rate_factors(self) -> dict[str, Tensor]:
+        """The factor on `lr` for each ring of each parameter that a Grower knows, by name.
+
+        >>> import torch, growthring as gr
+        >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+        >>> plan = gr.plan(net, torch.ones(1, 4), stages=2)
+        >>> seed = plan.build_seed()
+        >>> optimizer = gr.optim.SGD(seed.parameters(), lr=0.1)
+        >>> grower = gr.Grower(seed, plan, optimizer=optimizer)
+        >>> optimizer.rate_factors()["2.weight"].tolist()  # the output layer: 1 / C_0
+        [0.5]
+        >>> report = grower.grow()
+        >>> len(optimizer.rate_factors()["0.weight"])
+        2
+        """
+        return self._book.rate_factors()
+
+    def weight_norms(self) -> dict[str, Tensor]:
+        """The Frobenius norm of each ring of each parameter, by name."""
+        return self._book.weight_norms()
+
+    def gradient_norms(self) -> dict[str, Tensor]:
+        """The norm of each ring's gradient, by name, for parameters that have one."""
+        return self._book.gradient_norms()
+
+    # Saving and loading.
+
+    def state_dict(self) -> dict[str, Any]:
+        """As torch's, with the births of the rings and the rates so far under "rings"."""
+        state = super().state_dict()
+        for group in state["param_groups"]:
+            if callable(group.get("rate_adaptation")):
+                group["rate_adaptation"] = "callable"  # code is not saved
+        return {**state, "rings": self._book.state_dict()}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """As torch's; also takes a state_dict of the torch counterpart.
+
+        Raises:
+            InputError: it is of other widths or another number of rings; nothing is changed then.
+        """
+        self._check_shapes(state_dict)
+        rings = state_dict.get("rings")
+        if rings is not None:
+            self._book.check_state(rings)
+        rules = [group["rate_adaptation"] for group in self.param_groups]
+        super().load_state_dict({k: v for k, v in state_dict.items() if k != "rings"})
+        for group, rule in zip(self.param_groups, rules, strict=True):
+            if group["rate_adaptation"] == "callable":
+                group["rate_adaptation"] = rule
+        if rings is not None:
+            self._book.load_state_dict(rings)
+
+    def _check_shapes(self, state_dict: Mapping[str, Any]) -> None:
+        groups, saved = self.param_groups, state_dict["param_groups"]
+        if [len(g["params"]) for g in groups] != [len(g["params"]) for g in saved]:
+            return  # torch says it
+        own = [p for group in groups for p in group["params"]]
+        ids = [i for group in saved for i in group["params"]]
+        for parameter, i in zip(own, ids, strict=True):
+            for key, value in state_dict["state"].get(i, {}).items():
+                is_tensor = isinstance(value, Tensor) and value.dim() > 0
+                if is_tensor and value.shape != parameter.shape:
+                    rings = self._book.rings.get(parameter)
+                    name = f"'{rings.name}'" if rings else f"parameter {i}"
+                    raise InputError(
+                        f"the saved '{key}' of {name} is {tuple(value.shape)}, the parameter "
+                        f"{tuple(parameter.shape)}: the state is of other widths. Bring the model to "
+                        "the saved stage first: grower.load_state_dict(...), then the optimizer's."
+                    )
+
+    # For `step` of the subclasses.
+
+    def _is_ringed(self, group: Mapping[str, Any], parameter: Tensor) -> bool:
+        book = self._book
+        return book.has_factors(group, parameter) or (
+            self._rings_have_state and book.has_rings(parameter)
+        )
+
+    def _check_gradients(self) -> None:
+        """Refuses sparse gradients of ringed parameters before anything is changed."""
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None and p.grad.is_sparse and self._is_ringed(group, p):
+                    raise InputError(
+                        f"'{self._book.rings[p].name}' has a sparse gradient, and rates per ring need a "
+                        "dense one. Use sparse=False, or torch's SGD or SparseAdam with the Grower."
+                    )
+
+    def _begin(self) -> None:
+        """Before a step; nothing has been changed if it raises."""
+        if self._book:
+            self._check_gradients()
+            self._book.tick()
+
+    def _end(self) -> None:
+        if self._book:
+            self._book.tock()
+
+    def _split(self, group: Mapping[str, Any], lists: Sequence[list[Any]]) -> _Split:
+        """Parameters (the first of parallel lists) that have rings apart from those that have none."""
+        if not self._book:
+            return _Split(list(lists), [])
+        ringed = [self._is_ringed(group, p) for p in lists[0]]
+        plain = [
+            [v for v, is_ringed in zip(vs, ringed, strict=True) if not is_ringed] for vs in lists
+        ]
+        parts = []
+        places: dict[int, int] = {id(p): i for i, p in enumerate(lists[0])}
+        for parameters in buckets(
+            [p for p, is_ringed in zip(lists[0], ringed, strict=True) if is_ringed]
+        ):
+            chosen = [places[id(p)] for p in parameters]
+            parts.append([[vs[i] for i in chosen] for vs in lists])
+        return _Split(plain, parts)
+
+    def _factors(self, group: Mapping[str, Any], parameters: Sequence[Tensor]) -> Tensor:
+        return self._book.factors(group, parameters)
+
+    def _batch(self, parameters: Sequence[Tensor]) -> RingBatch:
+        return self._book.batch(parameters)
+
+
+class _Split:
+    """Parallel lists: of parameters without rings, and of those with rings, by device and type."""
+
+    def __init__(self, plain: list[list[Any]], ringed: list[list[list[Any]]]) -> None:
+        self.plain, self.ringed = plain, ringed

@@ -1,0 +1,211 @@
+"""RingBook: what an optimizer knows of the rings, and the rate factors that follow from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from growthring.errors import InputError
+from growthring.optim.geometry import ParameterRings, RingBatch, RingGeometry
+from growthring.optim.options import option, scales_output
+from growthring.optim.rules import apply_rule, own_schedule
+
+
+class RingBook:
+    """The rings of an optimizer's parameters, when each was born, and the rates so far.
+
+    Empty until a `Grower` binds it. Options are read from the parameter groups, so groups may differ.
+
+    Attributes:
+        rings: parameter -> its rings.
+        births: optimizer step at which each ring was born.
+        steps: optimizer steps taken.
+    """
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self._optimizer = optimizer
+        self.rings: dict[Tensor, ParameterRings] = {}
+        self.births: list[int] = [0]
+        self.steps = 0
+        self._history: list[list[float]] = []
+        self._batches: dict[tuple[Any, ...], RingBatch] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self.rings)
+
+    @property
+    def num_rings(self) -> int:
+        """Stages so far, the seed included."""
+        return len(self.births)
+
+    def bind(self, rings: Mapping[Tensor, ParameterRings]) -> Callable[[], None]:
+        """Takes the rings of the optimizer's parameters; returns what undoes it.
+
+        Rings that are new since the last time are born now.
+        """
+        held = [p for group in self._optimizer.param_groups for p in group["params"] if p in rings]
+        if self.rings and rings and not any(p in rings for p in self.rings):
+            raise InputError(
+                f"this {type(self._optimizer).__name__} already belongs to a Grower of another model; "
+                "use one optimizer for each."
+            )
+        before = (self.rings, list(self.births), self.steps, [list(h) for h in self._history])
+        self.rings = {p: rings[p] for p in held}
+        count = max((r.num_rings for r in self.rings.values()), default=1)
+        born = 0 if self.num_rings == 1 and not before[0] else self.steps
+        self.births = self.births[:count] + [born] * (count - self.num_rings)
+        self._batches.clear()
+
+        def undo() -> None:
+            self.rings, self.births, self.steps, self._history = before
+            self._batches.clear()
+
+        return undo
+
+    def tick(self) -> None:
+        """Notes the rates of the step that begins; `steps` counts it once `tock` was called."""
+        groups = self._optimizer.param_groups
+        self._history += [[] for _ in range(len(groups) - len(self._history))]
+        for group, history in zip(groups, self._history, strict=True):
+            del history[self.steps :]
+            if option(group, "ring_schedule") == "own":
+                rate = float(group["lr"])
+                history += [rate] * (self.steps + 1 - len(history))
+
+    def tock(self) -> None:
+        """Counts the step that ends."""
+        self.steps += 1
+
+    def has_factors(self, group: Mapping[str, Any], parameter: Tensor) -> bool:
+        """Whether rates of this parameter differ from `lr`, or could."""
+        rings = self.rings.get(parameter)
+        if rings is None:
+            return False
+        if rings.output_width is not None and scales_output(group):
+            return True
+        if not rings.has_rings:
+            return False
+        adapts = rings.adapts and option(group, "rate_adaptation") is not None
+        return adapts or option(group, "ring_schedule") == "own"
+
+    def has_rings(self, parameter: Tensor) -> bool:
+        """Whether any of its entries is younger than the seed."""
+        rings = self.rings.get(parameter)
+        return rings is not None and rings.has_rings
+
+    def rings_of(self, parameter: Tensor) -> ParameterRings:
+        """The parameter's rings; all of it is the seed's where no Grower has said otherwise."""
+        if parameter in self.rings:
+            return self.rings[parameter]
+        axes = tuple(torch.zeros(n, dtype=torch.int64) for n in parameter.shape)
+        return ParameterRings("", axes, self.num_rings, adapts=False)
+
+    def batch(self, parameters: Sequence[Tensor]) -> RingBatch:
+        """Geometry of parameters that share device and type, kept until the rings change."""
+        key = tuple((id(p), p.shape, p.device, p.is_contiguous()) for p in parameters)
+        if key not in self._batches:
+            if len(self._batches) > 64:  # sets of parameters with gradients that never repeat
+                self._batches.clear()
+            geometries = [RingGeometry(self.rings_of(p), p) for p in parameters]
+            self._batches[key] = RingBatch(geometries, parameters[0])
+        return self._batches[key]
+
+    def factors(self, group: Mapping[str, Any], parameters: Sequence[Tensor]) -> Tensor:
+        """Factors on `lr` for every ring of parameters that share device and type.
+
+        Returns:
+            (parameters, rings)
+        """
+        batch = self.batch(parameters)
+        rings = [self.rings_of(p) for p in parameters]
+        shape = (len(rings), self.num_rings)
+        table = torch.ones(shape, dtype=batch.dtype, device=batch.device)
+        rule = option(group, "rate_adaptation")
+        adapting = [i for i, r in enumerate(rings) if r.adapts and r.has_rings]
+        if rule is not None and adapting:
+            squares = [batch.geometries[i].squares(parameters[i].detach()) for i in adapting]
+            norms = torch.stack(squares).sqrt_()
+            found = apply_rule(rule, norms, [rings[i].name for i in adapting])
+            if len(adapting) == len(rings):
+                table = found
+            else:
+                table[adapting] = found
+        if scales_output(group) and any(r.output_width is not None for r in rings):
+            widths = [float(r.output_width or 1) for r in rings]
+            table = table / torch.tensor(widths, dtype=batch.dtype, device=batch.device)[:, None]
+        if option(group, "ring_schedule") == "own" and self.num_rings > 1:
+            own = torch.tensor(self._own(group), dtype=batch.dtype, device=batch.device)
+            table = table * own
+        return table
+
+    def _own(self, group: Mapping[str, Any]) -> list[float]:
+        index = next(i for i, g in enumerate(self._optimizer.param_groups) if g is group)
+        history = self._history[index] if index < len(self._history) else []
+        if len(history) <= self.steps:  # asked between two steps
+            history = [*history, *[float(group["lr"])] * (self.steps + 1 - len(history))]
+        total, cap = option(group, "total_steps"), option(group, "max_schedule_factor")
+        return own_schedule(history, self.births, total, cap)
+
+    # For diagnostics and the record.
+
+    def rate_factors(self) -> dict[str, Tensor]:
+        """Factor on `lr` for every ring of every parameter, by name."""
+        result: dict[str, Tensor] = {}
+        for group in self._optimizer.param_groups:
+            for parameters in buckets([p for p in group["params"] if p in self.rings]):
+                table = self.factors(group, parameters)
+                result |= {self.rings[p].name: f for p, f in zip(parameters, table, strict=True)}
+        return result
+
+    def weight_norms(self) -> dict[str, Tensor]:
+        """Frobenius norm of each ring of each parameter, by name."""
+        return self._norms(lambda p: p.detach())
+
+    def gradient_norms(self) -> dict[str, Tensor]:
+        """Norm of each ring's gradient, by name, for parameters that have one."""
+        return self._norms(lambda p: p.grad)
+
+    def _norms(self, of: Callable[[Tensor], Tensor | None]) -> dict[str, Tensor]:
+        result = {}
+        for p, rings in self.rings.items():
+            values = of(p)
+            if values is not None:
+                geometry = self.batch([p]).geometries[0]
+                dense = values.to_dense() if values.is_sparse else values
+                result[rings.name] = geometry.squares(dense).sqrt()
+        return result
+
+    def state_dict(self) -> dict[str, Any]:
+        """Births, steps and rates so far: plain numbers."""
+        return {
+            "births": list(self.births),
+            "steps": self.steps,
+            "history": [list(history) for history in self._history],
+        }
+
+    def check_state(self, state: Mapping[str, Any]) -> None:
+        """Refuses a record of another number of rings."""
+        found = len(state["births"])
+        if self and found != self.num_rings:
+            raise InputError(
+                f"the saved optimizer knows {found} rings, the model has {self.num_rings}. Bring the "
+                "model to the saved stage first: grower.load_state_dict(...), then the optimizer's."
+            )
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes up a saved record."""
+        self.births = [int(b) for b in state["births"]]
+        self.steps = int(state["steps"])
+        self._history = [[float(v) for v in history] for history in state["history"]]
+
+
+def buckets(parameters: Sequence[Tensor]) -> list[list[Tensor]]:
+    """Parameters by device and type."""
+    result: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
+    for p in parameters:
+        result.setdefault((p.device, p.dtype), []).append(p)
+    return list(result.values())

@@ -1,0 +1,120 @@
+"""What state an optimizer gives to a parameter that it has never seen: found by asking it.
+
+A new entry should start with what a new parameter starts with: zeros for moments, the accumulator's
+initial value for Adagrad, the step size for Rprop, the weight itself where the state is a copy of it
+(averages, the z of schedule-free methods). Also which axis of the state is which axis of the parameter
+(Adafactor keeps one number per row and per column), and how the state follows the scale of the
+gradients. All of this shows when the optimizer steps a small dummy with axes of distinct sizes, so no
+list of known optimizers is needed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict, defaultdict
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+_SIZES = (3, 5, 7, 11, 13, 2)
+
+
+@dataclass(frozen=True)
+class Newborn:
+    """One tensor of a parameter's state, as an optimizer creates it.
+
+    Attributes:
+        axes: for each of its axes the parameter's axis that it runs along, None for one of size 1.
+        fill: the value of every entry, or None if it is a copy of the parameter.
+        degree: power of the gradients' scale that it follows: 1 for a mean, 2 for a mean square.
+    """
+
+    axes: tuple[int | None, ...]
+    fill: float | None
+    degree: int
+
+
+class CannotTell(Exception):
+    """The optimizer did not step a dummy, or made something of it that nobody knows."""
+
+
+def newborn_state(
+    optimizer: Optimizer, group: dict[str, Any], parameter: Tensor
+) -> dict[str, Newborn]:
+    """The tensors of more than one entry that `optimizer` gives to a new parameter like this one.
+
+    Raises:
+        CannotTell: the optimizer does not take a step with nothing but a parameter and its gradient.
+
+    >>> w = torch.nn.Parameter(torch.ones(2, 2))
+    >>> optimizer = torch.optim.Adagrad([w], initial_accumulator_value=0.1)
+    >>> newborn_state(optimizer, optimizer.param_groups[0], w)["sum"].degree
+    2
+    """
+    shape = _SIZES[: parameter.dim()]
+    generator = torch.Generator().manual_seed(0)
+    start, gradient = (
+        (0.5 + torch.rand(shape, generator=generator, dtype=torch.float64)).to(
+            parameter.device, parameter.dtype
+        )
+        for _ in range(2)
+    )
+    try:
+        still, once, twice = (
+            _first_state(optimizer, group, start, k * gradient) for k in (0.0, 1.0, 2.0)
+        )
+    except Exception as error:
+        raise CannotTell(f"{type(error).__name__}: {error}") from error
+    result = {}
+    for key, value in still.items():
+        if not isinstance(value, Tensor) or value.numel() <= 1:
+            continue
+        axes = tuple(shape.index(n) if n in shape else None for n in value.shape)
+        is_whole = all(a is not None or n == 1 for a, n in zip(axes, value.shape, strict=True))
+        if not is_whole or len({a for a in axes if a is not None}) < sum(
+            a is not None for a in axes
+        ):
+            continue
+        constant = value.flatten()[0]
+        if bool((value == constant).all()):
+            degree = _degree(value, once.get(key), twice.get(key))
+            result[key] = Newborn(axes, float(constant.real), degree)
+        elif value.shape == start.shape and torch.allclose(value.to(start), start):
+            result[key] = Newborn(axes, None, 0)
+    return result
+
+
+def _first_state(
+    optimizer: Optimizer, group: dict[str, Any], start: Tensor, gradient: Tensor
+) -> dict[str, Any]:
+    """State after the first step of a dummy, by an optimizer that shares nothing it changes."""
+    dummy = torch.nn.Parameter(start.clone())
+    probe = object.__new__(type(optimizer))
+    probe.__dict__.update(optimizer.__dict__)
+    for name in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"):
+        setattr(probe, name, OrderedDict())
+    if "_book" in probe.__dict__:
+        probe._book = type(probe._book)(probe)  # type: ignore[attr-defined]
+    quiet = {"weight_decay": 0.0} if "weight_decay" in group else {}
+    probe.param_groups = [{**group, **quiet, "params": [dummy]}]
+    probe.state = defaultdict(dict)
+    with torch.random.fork_rng(devices=[]):
+        try:
+            dummy.grad = gradient
+            type(probe).step(probe)
+        except RuntimeError:  # SparseAdam
+            dummy.grad = gradient.to_sparse(1) if gradient.dim() > 1 else gradient.to_sparse()
+            type(probe).step(probe)
+    return dict(probe.state.get(dummy, {}))
+
+
+def _degree(still: Tensor, once: Any, twice: Any) -> int:
+    """The power of 2 by which state moved further when gradients doubled; 0 where it is none of 1 and 2."""
+    if not all(isinstance(t, Tensor) and t.shape == still.shape for t in (once, twice)):
+        return 0
+    small, large = (float((t - still).double().norm()) for t in (once, twice))
+    power = math.log2(large / small) if small > 0 and large > 0 else 0.0
+    return round(power) if abs(power - round(power)) < 0.02 and round(power) in (1, 2) else 0

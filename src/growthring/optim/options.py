@@ -1,0 +1,87 @@
+"""RingOptions: what a user can say about rings, for a whole optimizer or for each parameter group."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from typing_extensions import TypedDict
+
+from growthring.errors import InputError
+from growthring.optim.rules import Rule, check_rule
+
+
+class RingOptions(TypedDict, total=False):
+    """Options that the optimizers of `gr.optim` take beside torch's. Without a Grower they do nothing.
+
+    Attributes:
+        rate_adaptation: "norm" (default: η_k = η_0 ‖W_k‖ / ‖W_0‖), "max" (the appendix's
+            max(1, ‖W_k‖)), None, or a function from the norms of one parameter's rings, (rings,), to
+            their factors. Weights (two or more axes) only; vectors keep factor 1.
+        output_rate: whether the output layer's rate is divided by C_0, its input width at stage 0
+            (Table 1). None means: if rate adaptation is on.
+        ring_schedule: "shared" (default, the paper) or "own": each ring follows the schedule's shape
+            from its own birth to the end of training.
+        total_steps: optimizer steps of the whole run, which "own" needs.
+        max_schedule_factor: cap on what "own" multiplies a rate by (default 10).
+        state_at_growth: "keep" carries state over, with what a new parameter would have for new
+            entries; "rescale" also follows what variance transfer did to the gradients; "reset"
+            drops all of it.
+    """
+
+    rate_adaptation: Rule
+    output_rate: bool | None
+    ring_schedule: Literal["shared", "own"]
+    total_steps: int | None
+    max_schedule_factor: float
+    state_at_growth: Literal["keep", "rescale", "reset"]
+
+
+DEFAULTS: dict[str, Any] = {
+    "rate_adaptation": "norm",
+    "output_rate": False,
+    "ring_schedule": "shared",
+    "total_steps": None,
+    "max_schedule_factor": 10.0,
+    "state_at_growth": "keep",
+}
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Refuses options that cannot work.
+
+    >>> check_options({**DEFAULTS, "ring_schedule": "own", "total_steps": 100})
+    """
+    check_rule(options["rate_adaptation"])
+    if options["output_rate"] not in (None, True, False):
+        raise InputError(f"output_rate={options['output_rate']!r} is not True, False or None.")
+    if options["ring_schedule"] not in ("shared", "own"):
+        raise InputError(f"ring_schedule={options['ring_schedule']!r} is not 'shared' or 'own'.")
+    total = options["total_steps"]
+    if total is not None and (isinstance(total, bool) or not isinstance(total, int) or total < 1):
+        raise InputError(f"total_steps={total!r} is not a number of optimizer steps.")
+    if options["ring_schedule"] == "own" and total is None:
+        raise InputError(
+            "ring_schedule='own' stretches the schedule from each ring's birth to the end of training, "
+            "so it needs total_steps=, the optimizer steps of the whole run."
+        )
+    if not options["max_schedule_factor"] > 0:
+        raise InputError(
+            f"max_schedule_factor={options['max_schedule_factor']!r} is not a positive number."
+        )
+    choices = ("keep", "rescale", "reset")
+    if options["state_at_growth"] not in choices:
+        raise InputError(
+            f"state_at_growth={options['state_at_growth']!r} is not one of {', '.join(choices)}."
+        )
+
+
+def option(group: Mapping[str, Any], name: str) -> Any:
+    """An option of a parameter group."""
+    return group.get(name, DEFAULTS[name])
+
+
+def scales_output(group: Mapping[str, Any]) -> bool:
+    """Whether the output layer's rate is divided by C_0; None means: if rate adaptation is on."""
+    chosen = option(group, "output_rate")
+    return option(group, "rate_adaptation") is not None if chosen is None else bool(chosen)

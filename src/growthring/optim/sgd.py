@@ -1,0 +1,158 @@
+"""SGD with a rate for each ring (paper, eq. 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import ParamsT, _use_grad_for_differentiable
+from torch.optim.sgd import sgd
+from typing_extensions import Unpack
+
+from growthring.optim.base import RingOptimizer
+from growthring.optim.options import RingOptions
+
+
+class SGD(RingOptimizer, torch.optim.SGD):
+    """`torch.optim.SGD`; with a Grower, ring k of a weight moves at lr · ‖W_k‖ / ‖W_0‖.
+
+    Args:
+        params: parameters or parameter groups; groups may have ring options of their own.
+        lr: η_0, which any scheduler may change.
+        momentum, dampening, weight_decay, nesterov, maximize, foreach, differentiable, fused: as in
+            torch (differentiable and fused without a Grower only). Weight decay is part of the
+            gradient, so its rate is the ring's too.
+        rings: see `RingOptions`. For SGD `output_rate` is on with rate adaptation, and
+            `state_at_growth` is "reset", as in the paper.
+
+    >>> w = torch.nn.Parameter(torch.ones(2))
+    >>> w.grad = torch.ones(2)
+    >>> SGD([w], lr=0.5).step()
+    >>> w.tolist()
+    [0.5, 0.5]
+    """
+
+    _ring_defaults: ClassVar[Mapping[str, Any]] = {"output_rate": None, "state_at_growth": "reset"}
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1e-3,
+        momentum: float = 0,
+        dampening: float = 0,
+        weight_decay: float | Tensor = 0,
+        nesterov: bool = False,
+        *,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        differentiable: bool = False,
+        fused: bool | None = None,
+        **rings: Unpack[RingOptions],
+    ) -> None:
+        super().__init__(
+            params,
+            lr,
+            momentum,
+            dampening,
+            weight_decay,
+            nesterov,
+            maximize=maximize,
+            foreach=foreach,
+            differentiable=differentiable,
+            fused=fused,
+        )
+        self._init_rings(rings)
+
+    @_use_grad_for_differentiable
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One step, as torch's."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._begin()
+        for group in self.param_groups:
+            params: list[Tensor] = []
+            grads: list[Tensor] = []
+            buffers: list[Tensor | None] = []
+            has_sparse = self._init_group(group, params, grads, buffers)
+            if group["momentum"] == 0:
+                buffers = [None] * len(params)
+            split = self._split(group, [params, grads, buffers])
+            sgd(
+                split.plain[0],
+                split.plain[1],
+                split.plain[2],
+                weight_decay=group["weight_decay"],
+                momentum=group["momentum"],
+                lr=group["lr"],
+                dampening=group["dampening"],
+                nesterov=group["nesterov"],
+                maximize=group["maximize"],
+                has_sparse_grad=has_sparse,
+                foreach=group["foreach"],
+                fused=group["fused"],
+                grad_scale=getattr(self, "grad_scale", None),
+                found_inf=getattr(self, "found_inf", None),
+            )
+            for part in split.ringed:
+                self._ring_step(group, *part)
+            if group["momentum"] != 0:
+                for ps, _, bs in [split.plain, *split.ringed]:
+                    for p, buffer in zip(ps, bs, strict=True):
+                        self.state[p]["momentum_buffer"] = buffer
+        self._end()
+        return loss
+
+    def _ring_step(
+        self,
+        group: dict[str, Any],
+        params: list[Tensor],
+        grads: list[Tensor],
+        buffers: list[Tensor | None],
+    ) -> None:
+        """The step of parameters that have rings; `buffers` is filled where it holds None."""
+        rates = self._factors(group, params) * group["lr"]
+        updates = momentum_updates(group, params, grads, buffers)
+        self._batch(params).addcmul_(params, updates, rates)
+
+
+def momentum_updates(
+    group: dict[str, Any],
+    params: list[Tensor],
+    grads: list[Tensor],
+    buffers: list[Tensor | None],
+) -> list[Tensor]:
+    """Torch's SGD up to the rate: weight decay, momentum, Nesterov. `buffers` is filled in place.
+
+    b ← μ b + (1 − dampening)(g + λ w); the update is b, or g + λ w + μ b with Nesterov.
+    """
+    fresh = bool(group["maximize"])
+    if fresh:
+        grads = list(torch._foreach_neg(grads))
+    if group["weight_decay"] != 0:
+        decay = float(group["weight_decay"])
+        if fresh:
+            torch._foreach_add_(grads, params, alpha=decay)
+        else:
+            grads, fresh = list(torch._foreach_add(grads, params, alpha=decay)), True
+    momentum = group["momentum"]
+    if momentum == 0:
+        return grads
+    kept = [i for i, b in enumerate(buffers) if b is not None]
+    if kept:
+        old = [b for b in buffers if b is not None]
+        torch._foreach_mul_(old, momentum)
+        torch._foreach_add_(old, [grads[i] for i in kept], alpha=1 - group["dampening"])
+    for i, b in enumerate(buffers):
+        if b is None:
+            buffers[i] = grads[i].detach().clone()
+    full = [b for b in buffers if b is not None]
+    if not group["nesterov"]:
+        return full
+    if fresh:
+        torch._foreach_add_(grads, full, alpha=momentum)
+        return grads
+    return list(torch._foreach_add(grads, full, alpha=momentum))

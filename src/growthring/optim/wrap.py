@@ -1,0 +1,128 @@
+"""with_rings: a rate for each ring in any torch optimizer, without knowing its formula."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from typing_extensions import Unpack
+
+from growthring.errors import InputError
+from growthring.optim.base import RingOptimizer
+from growthring.optim.book import RingBook, buckets
+from growthring.optim.geometry import as_real
+from growthring.optim.options import DEFAULTS, RingOptions, check_options
+
+AnyOptimizer = TypeVar("AnyOptimizer", bound=Optimizer)
+
+
+def with_rings(optimizer: AnyOptimizer, **rings: Unpack[RingOptions]) -> AnyOptimizer:
+    """Gives any torch optimizer (Muon, Adafactor, one from PyPI) rate adaptation and ring schedules.
+
+    The optimizer takes its own step; what that moved in ring k is then multiplied by the ring's factor:
+    w ← w_before + f_k (w_after − w_before). This is its formula with lr · f_k for every one whose step
+    is proportional to `lr`. It costs a copy of the ringed parameters and one more pass over them;
+    the optimizers of `gr.optim` have the factors built in.
+
+    Args:
+        optimizer: any torch optimizer; it is changed in place.
+        rings: see `RingOptions`; groups may have options of their own.
+
+    Returns:
+        The same optimizer, with `rate_factors`, `weight_norms` and `gradient_norms` as in `gr.optim`.
+
+    >>> w = torch.nn.Parameter(torch.ones(2))
+    >>> optimizer = with_rings(torch.optim.RMSprop([w], lr=0.1), rate_adaptation="norm")
+    >>> optimizer.rate_factors()  # no Grower yet
+    {}
+    """
+    if isinstance(optimizer, RingOptimizer):
+        raise InputError(
+            f"{type(optimizer).__name__} of gr.optim knows rings; pass it the options."
+        )
+    if book_of(optimizer) is not None:
+        raise InputError(f"this {type(optimizer).__name__} has rings already.")
+    options = {**DEFAULTS, **rings}
+    for group in optimizer.param_groups:
+        check_options({**options, **group})
+    optimizer.defaults |= options
+    for group in optimizer.param_groups:
+        for name, value in options.items():
+            group.setdefault(name, value)
+    _Rescaler(optimizer)
+    return optimizer
+
+
+def book_of(optimizer: Optimizer) -> RingBook | None:
+    """The ring book of an optimizer that has one."""
+    book = getattr(optimizer, "_book", None)
+    return book if isinstance(book, RingBook) else None
+
+
+class _Rescaler:
+    """Hooks around `step`, `state_dict` and `load_state_dict` of an optimizer."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self._book = RingBook(optimizer)
+        self._before: list[tuple[dict[str, Any], list[Tensor], list[Tensor], Tensor]] = []
+        self._loaded: Mapping[str, Any] | None = None
+        optimizer._book = self._book  # type: ignore[attr-defined]
+        optimizer.rate_factors = self._book.rate_factors  # type: ignore[attr-defined]
+        optimizer.weight_norms = self._book.weight_norms  # type: ignore[attr-defined]
+        optimizer.gradient_norms = self._book.gradient_norms  # type: ignore[attr-defined]
+        optimizer.register_step_pre_hook(self._begin)
+        optimizer.register_step_post_hook(self._end)
+        optimizer.register_state_dict_post_hook(self._save)
+        optimizer.register_load_state_dict_pre_hook(self._check)
+        optimizer.register_load_state_dict_post_hook(self._load)
+
+    @torch.no_grad()
+    def _begin(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        """Keeps the ringed parameters and the factors that their values give."""
+        self._before = []
+        if not self._book:
+            return
+        self._book.tick()
+        for group in optimizer.param_groups:
+            ringed = [p for p in group["params"] if self._book.has_factors(group, p)]
+            for params in buckets(ringed):
+                factors = self._book.factors(group, params)
+                self._before.append((group, params, [p.detach().clone() for p in params], factors))
+
+    @torch.no_grad()
+    def _end(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if not self._book:
+            return
+        for _, params, before, factors in self._before:
+            values, old = list(map(as_real, params)), list(map(as_real, before))
+            moved = list(torch._foreach_sub(old, values))
+            torch._foreach_copy_(values, old)
+            self._book.batch(params).addcmul_(values, moved, factors)
+        self._before = []
+        self._book.tock()
+
+    def _save(self, optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
+        for group in state["param_groups"]:
+            if callable(group.get("rate_adaptation")):
+                group["rate_adaptation"] = "callable"
+        return {**state, "rings": self._book.state_dict()}
+
+    def _check(self, optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
+        self._loaded = state.get("rings")
+        if self._loaded is not None:
+            self._book.check_state(self._loaded)
+        rules = [group["rate_adaptation"] for group in optimizer.param_groups]
+        groups = [
+            {**group, "rate_adaptation": rule}
+            if group.get("rate_adaptation", "callable") == "callable"
+            else group
+            for group, rule in zip(state["param_groups"], rules, strict=False)
+        ]
+        return {**state, "param_groups": groups + state["param_groups"][len(groups) :]}
+
+    def _load(self, optimizer: Optimizer) -> None:
+        if self._loaded is not None:
+            self._book.load_state_dict(self._loaded)
