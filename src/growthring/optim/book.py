@@ -14,6 +14,9 @@ from growthring.optim.geometry import ParameterRings, RingBatch, RingGeometry
 from growthring.optim.options import option, scales_output
 from growthring.optim.rules import apply_rule, own_schedule
 
+# A step is several passes over memory: on a CPU, all of them over one portion at a time.
+CACHE_ENTRIES = 1 << 18
+
 
 class RingBook:
     """The rings of an optimizer's parameters, when each was born, and the rates so far.
@@ -204,8 +207,13 @@ class RingBook:
 
 
 def buckets(parameters: Sequence[Tensor]) -> list[list[Tensor]]:
-    """Parameters by device and type."""
-    result: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
+    """Parameters by device and type, on the CPU in portions that its cache can hold."""
+    result: dict[tuple[Any, ...], list[Tensor]] = {}
+    portion, size = 0, 0
     for p in parameters:
-        result.setdefault((p.device, p.dtype), []).append(p)
+        if p.device.type == "cpu":
+            size += p.numel()
+            if size > CACHE_ENTRIES:
+                portion, size = portion + 1, p.numel()
+        result.setdefault((p.device, p.dtype, portion), []).append(p)
     return list(result.values())

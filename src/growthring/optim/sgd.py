@@ -129,30 +129,27 @@ def momentum_updates(
 
     b ← μ b + (1 − dampening)(g + λ w); the update is b, or g + λ w + μ b with Nesterov.
     """
-    fresh = bool(group["maximize"])
-    if fresh:
+    momentum, scale = group["momentum"], 1 - group["dampening"]
+    decay = float(group["weight_decay"])
+    if group["maximize"]:
         grads = list(torch._foreach_neg(grads))
-    if group["weight_decay"] != 0:
-        decay = float(group["weight_decay"])
-        if fresh:
-            torch._foreach_add_(grads, params, alpha=decay)
-        else:
-            grads, fresh = list(torch._foreach_add(grads, params, alpha=decay)), True
-    momentum = group["momentum"]
+    old = [i for i, b in enumerate(buffers) if b is not None] if momentum != 0 else []
+    if len(old) == len(params) and not group["nesterov"]:
+        # g + λ w is needed nowhere but in b, so it gets no memory of its own
+        kept = [b for b in buffers if b is not None]
+        torch._foreach_mul_(kept, momentum)
+        torch._foreach_add_(kept, grads, alpha=scale)
+        if decay != 0:
+            torch._foreach_add_(kept, params, alpha=scale * decay)
+        return kept
+    if decay != 0:
+        grads = list(torch._foreach_add(grads, params, alpha=decay))
     if momentum == 0:
         return grads
-    kept = [i for i, b in enumerate(buffers) if b is not None]
-    if kept:
-        old = [b for b in buffers if b is not None]
-        torch._foreach_mul_(old, momentum)
-        torch._foreach_add_(old, [grads[i] for i in kept], alpha=1 - group["dampening"])
     for i, b in enumerate(buffers):
         if b is None:
             buffers[i] = grads[i].detach().clone()
+        else:
+            b.mul_(momentum).add_(grads[i], alpha=scale)
     full = [b for b in buffers if b is not None]
-    if not group["nesterov"]:
-        return full
-    if fresh:
-        torch._foreach_add_(grads, full, alpha=momentum)
-        return grads
-    return list(torch._foreach_add(grads, full, alpha=momentum))
+    return list(torch._foreach_add(grads, full, alpha=momentum)) if group["nesterov"] else full
