@@ -89,7 +89,7 @@ $(VENV)/.stamp-dev: $(VENV)/.stamp-core
 	$(call install,the development tools,-e '.[dev]')
 
 $(VENV)/.stamp-models: $(VENV)/.stamp-dev
-	$(call install,third-party models for the tests,-e '.[dev$(comma)models]')
+	$(call install,third-party models and optimizers for the tests,-e '.[dev$(comma)models$(comma)optimizers$(comma)plots]')
 
 $(VENV)/.stamp-bench: $(VENV)/.stamp-core
 	$(call install,the peers for the benchmarks,-e '.[bench]')

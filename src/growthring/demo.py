@@ -7,6 +7,7 @@ import copy
 import torch
 
 from growthring.grower import Grower
+from growthring.optim import SGD
 from growthring.plan import plan
 from growthring.verify import verify
 from growthring.zoo import resnet20
@@ -23,7 +24,7 @@ def main() -> None:
     print(f"ResNet-20, an ordinary model of {count:,} parameters, and the plan to grow it:\n")
     print(f"{schedule}\n")
     seed = schedule.build_seed()
-    optimizer = torch.optim.SGD(seed.parameters(), lr=0.1, momentum=0.9)
+    optimizer = SGD(seed.parameters(), lr=0.1, momentum=0.9)
     grower = Grower(seed, schedule, optimizer=optimizer, noise=0.0, generator=generator)
     loss_function = torch.nn.CrossEntropyLoss()
     rows = []
@@ -51,9 +52,9 @@ def main() -> None:
         f"\nThe grown weights load into the original model; outputs differ by {final.relative:.1e}."
     )
     name = [n for n, p in seed.named_parameters() if p.dim() == 4][-1]
-    norms = grower.rings.norms(name, seed.get_parameter(name).detach())
-    print(f"Norms of the rings of '{name}' (ring k is what stage k added):")
-    print("  " + "  ".join(f"{k}: {float(n):.3f}" for k, n in enumerate(norms)))
+    factors = optimizer.rate_factors()[name]
+    print(f"Learning rates of the rings of '{name}', relative to lr (ring k is what stage k added):")
+    print("  " + "  ".join(f"{k}: {float(f):.2f}" for k, f in enumerate(factors)))
 
 
 if __name__ == "__main__":

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
 from torch.optim.adam import adam
 from torch.optim.optimizer import ParamsT, _use_grad_for_differentiable
-from typing_extensions import Unpack
 
 from growthring.optim.ages import ages, corrections
 from growthring.optim.base import RingOptimizer
@@ -60,7 +59,8 @@ class Adam(RingOptimizer, torch.optim.Adam):
         decoupled_weight_decay: bool = False,
         **rings: Unpack[RingOptions],
     ) -> None:
-        super().__init__(
+        torch.optim.Adam.__init__(  # by name: what follows in an AdamW is torch's AdamW
+            self,
             params,
             lr,
             betas,
@@ -79,7 +79,6 @@ class Adam(RingOptimizer, torch.optim.Adam):
     @_use_grad_for_differentiable
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One step, as torch's."""
-        self._accelerator_graph_capture_health_check()
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -165,7 +164,7 @@ class Adam(RingOptimizer, torch.optim.Adam):
         torch._foreach_addcdiv_(params, means, roots, value=-1)
 
 
-class AdamW(Adam):
+class AdamW(Adam, torch.optim.AdamW):
     """`torch.optim.AdamW`; see `Adam`.
 
     >>> w = torch.nn.Parameter(torch.ones(1))
@@ -206,8 +205,3 @@ class AdamW(Adam):
             decoupled_weight_decay=True,
             **rings,
         )
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        for group in self.param_groups:
-            group["decoupled_weight_decay"] = True  # as torch's AdamW, whatever was loaded

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT, _use_grad_for_differentiable
 from torch.optim.sgd import sgd
-from typing_extensions import Unpack
 
 from growthring.optim.base import RingOptimizer
 from growthring.optim.options import RingOptions

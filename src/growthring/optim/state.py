@@ -60,7 +60,7 @@ def grow_state(
     """
     before = {p: dict(values) for p, values in optimizer.state.items()}
     after: dict[Tensor, dict[str, Any] | None] = {}
-    notes: list[str] = []
+    reset: list[str] = []
     for group in optimizer.param_groups:
         newborns = _Newborns(optimizer, group)
         for p in group["params"]:
@@ -77,7 +77,7 @@ def grow_state(
                 if unknown != "reset":
                     raise
                 after[p] = None
-                notes.append(f"state reset: {error}")
+                reset.append(str(error))
                 continue
             if getattr(optimizer, "_rings_have_state", False):
                 after[p] = {**(after.get(p) or state), "births": born(state, num_rings)}
@@ -93,6 +93,8 @@ def grow_state(
         optimizer.state.clear()
         optimizer.state.update(before)
 
+    name = type(optimizer).__name__
+    notes = [f"{name}: state of {len(reset)} parameters reset; {reset[0]}"] if reset else []
     return notes, undo
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
-from typing_extensions import Unpack
 
 from growthring.errors import InputError
 from growthring.optim.base import RingOptimizer

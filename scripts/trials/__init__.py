@@ -1,0 +1,1 @@
+"""Short training runs that settle questions about defaults, at CPU scale."""
