@@ -13,6 +13,7 @@ import growthring as gr
 import growthring.body as body_module
 import growthring.fading as fading_module
 import growthring.grower as grower_module
+import growthring.outcome as outcome_module
 from growthring.core.axes import layout
 from tests.growth_contract import Net, attributes, distance, make_plan, perturb, randn, run, tokens
 
@@ -415,7 +416,13 @@ FAILURES = [
 @pytest.mark.parametrize(("name", "number"), FAILURES, ids=[f"{n}-{k}" for n, k in FAILURES])
 @pytest.mark.parametrize("stage", [0, 1])
 def test_a_failure_anywhere_changes_nothing(monkeypatch, name, number, stage):
-    places = {"layout": fading_module, "follow_attributes": body_module, "widen_constant": body_module}
+    places = {
+        "layout": fading_module,
+        "follow_attributes": body_module,
+        "widen_constant": body_module,
+        "compare": outcome_module,
+        "outputs_of": outcome_module,
+    }
     place = places.get(name, grower_module)
     plan, model, _ = prepared()
     optimizer = torch.optim.Adam(model.parameters())
@@ -458,7 +465,7 @@ def test_an_interrupt_changes_nothing_and_passes(monkeypatch, interrupt):
     def stop(*_):
         raise interrupt
 
-    monkeypatch.setattr(grower_module, "compare", stop)
+    monkeypatch.setattr(outcome_module, "compare", stop)
     with pytest.raises(interrupt):
         grower.grow()
     assert_unchanged(before, snapshot(model, grower))

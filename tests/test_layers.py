@@ -18,7 +18,7 @@ LEVELS: list[set[str]] = [
     {"graph", "optim", "schedule", "zoo"},
     {"fading", "plan", "verify"},
     {"methods", "report", "binding"},
-    {"body"},
+    {"body", "outcome"},
     {"grower"},
     {"demo"},
     {"cli"},

@@ -53,7 +53,9 @@ def main() -> None:
     )
     name = [n for n, p in seed.named_parameters() if p.dim() == 4][-1]
     factors = optimizer.rate_factors()[name]
-    print(f"Learning rates of the rings of '{name}', relative to lr (ring k is what stage k added):")
+    print(
+        f"Learning rates of the rings of '{name}', relative to lr (ring k is what stage k added):"
+    )
     print("  " + "  ".join(f"{k}: {float(f):.2f}" for k, f in enumerate(factors)))
 
 

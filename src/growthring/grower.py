@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -28,9 +27,9 @@ from growthring.methods.paired import Step, add_noise, grow_tensors, old_factor,
 from growthring.optim.base import RingOptimizer
 from growthring.optim.state import Grown, drop_state, grow_state
 from growthring.optim.wrap import book_of
+from growthring.outcome import Outcome
 from growthring.plan import Plan
-from growthring.report import GroupGrowth, GrowthReport
-from growthring.verify import Verification, compare, outputs_of
+from growthring.report import GrowthReport
 
 METHODS = ("paired",)
 
@@ -137,43 +136,33 @@ class Grower:
                 f"the model is at stage {self.stage}, the last of {self.plan.num_stages}; it has "
                 "its full size."
             )
-        started = time.perf_counter()
         plan, body = self.plan, self._body
-        for module in self._bodies:
-            check_shapes(module.module, plan, self.stage)
+        for each in self._bodies:
+            check_shapes(each.module, plan, self.stage)
         check_finite(self.model)
         step = Step(
             plan, plan.stage_widths[self.stage], plan.stage_widths[self.stage + 1], self.mode
         )
-        num_before = sum(p.numel() for p in self.model.parameters())
         cache: dict[Axis, Layout] = {}
         generator_state = self.generator.get_state()
         undo: Undo = []
-        outputs = _Outputs(self.model, plan)
-        exact = noisy = None
         try:
-            before = outputs() if measure else []
+            outcome = Outcome(self.model, step, self.stage + 1, measure)
             for hold_norms in (False, True):
                 factors = transfer(step, body.tensors, hold_norms)
                 olds = _old_factors(step, factors, body.tensors)
                 grown = grow_tensors(step, body.tensors, factors, self.generator, cache)
                 undo += body.install(step, grown, olds, cache)
-                if not measure:
+                outcome.measure()
+                if hold_norms or not outcome.shows_eps(factors):
                     break
-                exact = noisy = compare(before, outputs())
-                shows = (
-                    self.mode == "preserving" and bool(factors.rescaled) and exact.relative > 1e-3
-                )
-                if hold_norms or not shows:
-                    self._check_change(exact, factors)
-                    break
-                # The ε of some norm shows: once more, without rescaling what it normalises.
+                # once more, without rescaling what those norms normalise
                 undo_all(undo)
                 self.generator.set_state(generator_state)
+            outcome.check(factors)
             if self.noise:
                 add_noise(step, grown, self.noise, self.generator, cache)
-                if measure:
-                    noisy = compare(before, outputs())
+                outcome.measure(with_noise=True)
             for average in self._averages:
                 undo += self._grow_average(average, step, factors, olds, generator_state, cache)
             self.rings.append(step.after)
@@ -189,10 +178,7 @@ class Grower:
                 ) from error
             raise
         self.stage += 1
-        seconds = time.perf_counter() - started - outputs.seconds
-        return self._report(
-            step, num_before, factors, exact, noisy, seconds, outputs.seconds, notes
-        )
+        return outcome.report(factors, len(body.fades), notes)
 
     def advance(self, progress: float) -> None:
         """Tells how much of the present stage is done (0 to 1), so that faded statistics come in.
@@ -342,89 +328,6 @@ class Grower:
         if self.noise:
             add_noise(step, grown, self.noise, generator, cache)
         return average.install(step, grown, olds, cache)
-
-    def _check_change(self, change: Verification, factors: Factors) -> None:
-        """An unexplained change of the outputs means that something was grown wrongly: never let it pass."""
-        found = change.relative
-        if self.mode in ("paper", "constraint"):
-            if factors.violations:
-                return
-            found = change.relative_after_scale
-        # Far above what rounding does even in deep networks, far below what a wrong rule does.
-        limit = min(4e4 * self.plan.groups.precision, 0.05)
-        if self._has_eps_norms() and (factors.rescaled or self.mode in ("paper", "constraint")):
-            limit = max(limit, 1e-2)
-        if not found <= limit:
-            raise GrowthStepError(
-                f"growing to stage {self.stage + 1} would change the outputs by "
-                f"{found:.1e} (relative; allowed "
-                f"{limit:.0e}), so some layer does not follow its rule; model, optimizer and "
-                "grower are as they were. Please "
-                "report the model, and freeze the layers concerned meanwhile."
-            )
-
-    def _has_eps_norms(self) -> bool:
-        return any(record.kind == "norm" for record in self.plan.groups.records)
-
-    def _report(
-        self,
-        step: Step,
-        num_before: int,
-        factors: Factors,
-        exact: Verification | None,
-        noisy: Verification | None,
-        seconds: float,
-        measured: float,
-        notes: list[str],
-    ) -> GrowthReport:
-        groups = [
-            GroupGrowth(g.name, step.before[g.key], step.after[g.key])
-            for g in self.plan.groups.growable
-            if step.before[g.key] != step.after[g.key]
-        ]
-        if factors.violations:
-            listed = "; ".join(factors.violations[:4])
-            notes.append(f"the rule '{self.mode}' cannot preserve the function here: {listed}")
-        if self._body.fades:
-            notes.append(
-                f"{len(self._body.fades)} norms fade their statistics in; call Grower.advance during "
-                "the stage"
-            )
-        rescaled = {n: c for n, c in factors.tensors.items() if abs(c - 1) > 1e-12}
-        if (
-            exact is not None
-            and factors.rescaled
-            and exact.relative > 5e3 * self.plan.groups.precision
-        ):
-            notes.append(
-                "rescaled weights in front of norms: their ε makes the difference that is left"
-            )
-        return GrowthReport(
-            stage=self.stage,
-            parameters_before=num_before,
-            parameters_after=sum(p.numel() for p in self.model.parameters()),
-            groups=tuple(groups),
-            factors=rescaled,
-            output_factors=tuple(factors.outputs),
-            change=exact,
-            change_with_noise=noisy,
-            seconds=seconds,
-            measure_seconds=measured,
-            notes=tuple(notes),
-        )
-
-
-class _Outputs:
-    """Runs the model on the plan's example inputs, and keeps the time it takes."""
-
-    def __init__(self, model: nn.Module, plan: Plan) -> None:
-        self.model, self.plan, self.seconds = model, plan, 0.0
-
-    def __call__(self) -> list[torch.Tensor]:
-        started = time.perf_counter()
-        result = outputs_of(self.model, self.plan.example_inputs, self.plan.outputs)
-        self.seconds += time.perf_counter() - started
-        return result
 
 
 def _old_factors(
