@@ -97,6 +97,8 @@ class Network:
             record = {"births": births, "steps": steps, "history": [[RATE] * steps]}
             optimizer.load_state_dict({**optimizer.state_dict(), "rings": record})
         optimizer.step()  # makes the state
+        for state in [s for s in optimizer.state.values() if has_rings and "step" in s]:
+            state |= {"step": torch.tensor(float(steps)), "births": tuple(births)}
         return optimizer
 
 
@@ -106,8 +108,8 @@ def _show(sample: Sample, unit: float, digits: int) -> str:
 
 def _verdict(sample: Sample, target: float | None) -> list[str]:
     """The target, and whether the median is within it."""
-    met = "met" if target is None or sample.median <= target else "missed"
-    return ["", ""] if target is None else [f"≤ {target:g}", met]
+    verdict = "met" if target is None or sample.median <= target else "missed"
+    return ["", ""] if target is None else [f"≤ {target:g}", verdict]
 
 
 def measure_steps(name: str, network: Network, repeats: int, table: Table) -> dict[str, Any]:
@@ -123,12 +125,9 @@ def measure_steps(name: str, network: Network, repeats: int, table: Table) -> di
         factor = ratio(time, base)
         row = [name, pair.name, pair.other_name, _show(base, 1e3, 1), _show(time, 1e3, 1)]
         table.rows.append([*row, f"**{factor.show(2)}**", *_verdict(factor, pair.target)])
-        data[f"{name}: {pair.name} / {pair.other_name}"] = {
-            "other": base.as_dict(),
-            "ours": time.as_dict(),
-            "ratio": factor.as_dict(),
-            "target": pair.target,
-        }
+        samples = {"other": base, "ours": time, "ratio": factor}
+        numbers = {key: sample.as_dict() for key, sample in samples.items()}
+        data[f"{name}: {pair.name} / {pair.other_name}"] = {**numbers, "target": pair.target}
     return data
 
 
@@ -159,11 +158,11 @@ def measure_training(seed: int, repeats: int, table: Table) -> dict[str, Any]:
         passes.append(Sample(tuple(spent)).median)
     base, step, recording, *calls = (Sample(tuple(values[1:])) for values in found)
     whole = Sample(tuple(a + b for a, b in zip(passes[1:], base.values, strict=True)))
-    nothing = Sample((0.0,) * repeats)
+    zero = Sample((0.0,) * repeats)
     extras: list[tuple[str, Sample, Sample, float | None]] = [
         ("gr.optim.SGD instead of torch's", step, base, TARGET_TRAINING),
         ("a RingRecorder", recording, step, None),
-        *((f"{n}()", call, nothing, None) for n, call in zip(DIAGNOSTICS, calls, strict=True)),
+        *((f"{n}()", call, zero, None) for n, call in zip(DIAGNOSTICS, calls, strict=True)),
     ]
     data: dict[str, Any] = {"training step": whole.as_dict()}
     for name, more, less, target in extras:
@@ -240,9 +239,8 @@ def run(args: argparse.Namespace) -> Result:
     data["training"] = measure_training(args.seed, args.repeats, training)
     data["growth"] = measure_growth(resnet, args.repeats, args.seed, growth)
     about = (
-        "`gr.Grower(full_model, plan, optimizer=...)` at the last of nine stages tells the optimizers of "
-        "`gr.optim` nine rings; torch's have `foreach=True`. In turns, in one process, after a warm-up of "
-        "each; random gradients; a third of the repeats on GPT-2."
+        "`gr.Grower(full_model, plan, optimizer=...)` tells the optimizers of `gr.optim` nine rings; torch's "
+        "have `foreach=True`. In turns, after a warm-up of each; on GPT-2 a third of the repeats."
     )
     return Result("Optimizers", about, [steps, training, growth], data)
 

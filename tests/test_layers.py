@@ -15,8 +15,10 @@ SOURCE = Path(__file__).parents[1] / "src" / PACKAGE
 LEVELS: list[set[str]] = [
     {"errors"},
     {"core"},
-    {"graph", "optim", "schedule", "zoo"},
+    {"graph", "optim", "schedule", "zoo", "data", "checkpoint"},
+    {"costs"},
     {"fading", "plan", "verify"},
+    {"planner"},
     {"methods", "report", "binding"},
     {"body", "outcome"},
     {"grower"},

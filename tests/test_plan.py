@@ -181,7 +181,7 @@ def test_printing_and_json():
     text = str(plan)
     assert "Sequential in 3 stages" in text and "parameters" in text
     found = json.loads(json.dumps(plan.as_dict()))
-    assert found["stages"] == 3 and found["widths"]["0"] == plan.widths("0")
+    assert found["stages"] == 3 and [w["0"] for w in found["widths"]] == plan.widths("0")
     assert found["parameters"] == [plan.num_parameters(t) for t in range(3)]
     assert plan.num_parameters(2) == sum(p.numel() for p in plan.model.parameters())
     assert plan.num_parameters(0) == sum(p.numel() for p in plan.build_seed().parameters())

@@ -8,6 +8,7 @@ from growthring.graph.groups import WidthGroup as WidthGroup, WidthGroups as Wid
 from growthring.graph.rules.walk import register_rule as register_rule
 from growthring.graph.skeleton import register_attributes as register_attributes
 from growthring.grower import Grower as Grower
-from growthring.plan import Plan as Plan, plan as plan
+from growthring.plan import Plan as Plan
+from growthring.planner import plan as plan
 from growthring.report import GrowthReport as GrowthReport
 from growthring.verify import Verification as Verification, verify as verify

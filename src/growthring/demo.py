@@ -8,7 +8,7 @@ import torch
 
 from growthring.grower import Grower
 from growthring.optim import SGD
-from growthring.plan import plan
+from growthring.planner import plan
 from growthring.verify import verify
 from growthring.zoo import resnet20
 

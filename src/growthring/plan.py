@@ -1,12 +1,11 @@
-"""plan: which width every group has at every stage; Plan.build_seed: the thin model it starts from."""
+"""Plan: widths, epochs and batch sizes of every stage, what they cost, and the thin model to start from."""
 
 from __future__ import annotations
 
-import fnmatch
-import itertools
+import copy
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -15,15 +14,15 @@ from torch import nn
 
 from growthring.core.axes import layout, refs
 from growthring.core.variance import Role
-from growthring.errors import GrowthError, InputError, PlanError
-from growthring.graph.analysis import Build, Heads
+from growthring.costs import Footprint, footprint, seconds_per_step
+from growthring.errors import InputError
+from growthring.graph.analysis import Build
 from growthring.graph.check import check_finite
-from growthring.graph.discover import discover
-from growthring.graph.groups import TensorSpec, WidthGroup, WidthGroups
-from growthring.graph.sizes import stage_widths, steps_of
+from growthring.graph.groups import TensorSpec, WidthGroups
 from growthring.graph.skeleton import copy_with, empty_copy, follow_attributes, named_tensors
-from growthring.graph.trace import ExampleInputs, run_once, trace
-from growthring.schedule import width_fractions
+from growthring.graph.trace import ExampleInputs
+
+_BARS = "▁▂▃▄▅▆▇█"
 
 
 @dataclass(frozen=True)
@@ -47,6 +46,12 @@ class Plan:
         outputs: the named parts of the model's output that count, or None for all.
         build: the user's factory, if there is one.
         model: the full model, which is never changed.
+        epochs: of each stage.
+        batch_sizes: of each stage.
+        rate_factors: what each stage's batch size multiplies the learning rate by.
+        optimizer: whose state the memory counts: sgd, adam, adamw, avagrad, lars or none.
+        seconds: of a training step at each stage and of the full model at the last stage's batch size, if
+            measured.
     """
 
     groups: WidthGroups
@@ -57,6 +62,11 @@ class Plan:
     model: nn.Module = field(repr=False)
     outputs: Sequence[str] | None = None
     build: Build | None = field(default=None, repr=False)
+    epochs: tuple[int, ...] = ()
+    batch_sizes: tuple[int, ...] = ()
+    rate_factors: tuple[float, ...] = ()
+    optimizer: str = "sgd"
+    seconds: tuple[float, ...] | None = None
 
     @property
     def num_stages(self) -> int:
@@ -109,7 +119,8 @@ class Plan:
         / seed fan-in), as that initialiser would.
 
         >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
-        >>> seed = plan(net, torch.zeros(1, 4), stages=3).build_seed()
+        >>> import growthring as gr
+        >>> seed = gr.plan(net, torch.zeros(1, 4), stages=3).build_seed()
         >>> seed[0].out_features, tuple(seed[2].weight.shape)
         (2, (2, 2))
         """
@@ -148,27 +159,99 @@ class Plan:
             return 1.0
         return math.sqrt(spec.fan_in(full) / spec.fan_in(first))
 
+    # Costs.
+
+    def empty_model(self, stage: int) -> nn.Module:
+        """A model of one stage's widths whose values mean nothing."""
+        widths = self.stage_widths[stage]
+        if self.build is not None:
+            return self.build(self.named_widths(stage))
+        full = self.stage_widths[-1]
+        return empty_copy(self.model, self.groups.specs, self.groups.attributes, full, widths)
+
+    @cached_property
+    def footprints(self) -> tuple[Footprint, ...]:
+        """FLOPs, parameters and memory of each stage's model, counted on fake tensors."""
+        return tuple(
+            footprint(self.empty_model(t), self.example_inputs) for t in range(self.num_stages)
+        )
+
+    @property
+    def flops_share(self) -> float:
+        """Training FLOPs as a share of fixed-size training for as many epochs: Σ T_t F_t / (ΣT · F_full)."""
+        spent = sum(n * f.flops for n, f in zip(self.epochs, self.footprints, strict=True))
+        full = sum(self.epochs) * self.footprints[-1].flops
+        return spent / full if full else 1.0
+
+    @property
+    def memory(self) -> tuple[float, ...]:
+        """Bytes of weights, gradients, optimizer state and activations in each stage's step."""
+        pairs = zip(self.footprints, self.batch_sizes, strict=True)
+        return tuple(f.memory(size, self.optimizer) for f, size in pairs)
+
+    @property
+    def seconds_share(self) -> float | None:
+        """Training seconds as a share of fixed-size training, if `measure` was called."""
+        if self.seconds is None:
+            return None
+        per_example = [s / b for s, b in zip(self.seconds, self.batch_sizes, strict=True)]
+        spent = sum(n * s for n, s in zip(self.epochs, per_example, strict=True))
+        return spent / (sum(self.epochs) * per_example[-1])
+
+    def measure(self, repeats: int = 3) -> Plan:
+        """The plan with the seconds of a training step of each stage on this machine."""
+        seconds = []
+        for t, size in enumerate(self.batch_sizes):
+            twin = copy.deepcopy(self.empty_model(t))
+            with torch.no_grad():  # values that are not denormal or infinite, which would cost time
+                for p in twin.parameters():
+                    p.uniform_(-0.05, 0.05, generator=_generator(p))
+            seconds.append(seconds_per_step(twin, self.example_inputs, size, repeats))
+        return replace(self, seconds=tuple(seconds))
+
+    def steps(self, num_examples: int) -> list[int]:
+        """Optimizer steps of each stage on a data set of so many examples, the last batch of an epoch included."""
+        pairs = zip(self.epochs, self.batch_sizes, strict=True)
+        return [n * math.ceil(num_examples / size) for n, size in pairs]
+
     def as_dict(self) -> dict[str, Any]:
-        """For JSON: the widths of every growable group and the parameters at every stage."""
-        return {
+        """For JSON: lists over stages, and the shares of fixed-size training (0 to 1)."""
+        result: dict[str, Any] = {
             "stages": self.num_stages,
-            "widths": {g.name: self.widths(g.name) for g in self.groups.growable},
-            "parameters": [self.num_parameters(t) for t in range(self.num_stages)],
+            "widths": [self.named_widths(t) for t in range(self.num_stages)],
+            "epochs": list(self.epochs),
+            "batch_sizes": list(self.batch_sizes),
+            "rate_factors": list(self.rate_factors),
+            "parameters": [f.parameters for f in self.footprints],
+            "flops": [f.flops for f in self.footprints],
+            "memory_bytes": list(self.memory),
+            "flops_share": self.flops_share,
             "notes": list(self.notes),
         }
+        if self.seconds is not None:
+            result |= {"seconds": list(self.seconds), "seconds_share": self.seconds_share}
+        return result
 
     def __str__(self) -> str:
-        head = f"Plan: {self.groups.model_type} in {self.num_stages} stages"
-        rows = [["stage", *map(str, range(self.num_stages))]]
+        numbers = range(self.num_stages)
+        full = self.footprints[-1]
+        rows = [["stage", *map(str, numbers)]]
         alike: dict[tuple[int, ...], list[str]] = {}
         for g in self.groups.growable:
             alike.setdefault(tuple(self.widths(g.name)), []).append(g.name)
         for widths, names in alike.items():
             more = f" (+ {len(names) - 1} alike)" if len(names) > 1 else ""
             rows.append([names[0] + more, *map(str, widths)])
-        rows.append(
-            ["parameters", *(f"{self.num_parameters(t):,}" for t in range(self.num_stages))]
-        )
+        rows.append(["parameters", *(f"{f.parameters:,}" for f in self.footprints)])
+        if self.epochs:
+            rows.append(["epochs", *map(str, self.epochs)])
+            rows.append(["batch size", *map(str, self.batch_sizes)])
+            rows.append(["memory, MB", *(f"{m / 1e6:.0f}" for m in self.memory)])
+        shares = [f.flops / full.flops if full.flops else 1.0 for f in self.footprints]
+        rows.append(["FLOPs", *(f"{share:.1%}" for share in shares)])
+        if self.seconds is not None:
+            rows.append(["seconds per step", *(f"{s:.3g}" for s in self.seconds)])
+        rows.append(["", *(_BARS[round(share * (len(_BARS) - 1))] * 4 for share in shares)])
         columns = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = [
             "  ".join(
@@ -179,203 +262,21 @@ class Plan:
             )
             for row in rows
         ]
+        head = f"Plan: {self.groups.model_type} in {self.num_stages} stages"
+        if self.epochs:
+            lines.append(
+                f"Training costs {self.flops_share:.2%} of the FLOPs of fixed-size training "
+                f"({sum(self.epochs)} epochs)."
+            )
+        if self.seconds_share is not None:
+            lines.append(
+                f"Measured on this machine: {self.seconds_share:.1%} of the seconds of fixed-size training."
+            )
         return "\n".join([head, *lines, *(f"note: {note}" for note in self.notes)])
 
 
-def plan(
-    model: nn.Module,
-    example_inputs: ExampleInputs,
-    *,
-    stages: int = 9,
-    start: float = 0.25,
-    growth: float | None = 0.2,
-    round_to: int = 2,
-    widths: Mapping[str, Sequence[int]] | Iterable[tuple[str, Sequence[int]]] | None = None,
-    freeze: Iterable[str] = (),
-    heads: Heads = "auto",
-    outputs: Sequence[str] | None = None,
-    build: Build | None = None,
-) -> Plan:
-    """Plans the widths of a model's growth.
-
-    Args:
-        model: the full-size model; it is only read.
-        example_inputs: a tensor, a tuple of positional arguments or a dict of keyword arguments.
-        stages: number of stages, the seed's included.
-        start: share of the full width at stage 0.
-        growth: growth rate per stage (paper's p_c); None grows evenly to the full width.
-        round_to: widths are rounded to multiples of this, and of each group's own unit.
-        widths: explicit widths per stage for some groups, by name or glob; the last must be the
-            full width.
-        freeze: names or globs of modules, parameters or groups that must not grow.
-        heads: which factor of heads × head size grows, see `discover_width_groups`.
-        outputs: of a model output with named parts, those that must keep their shape, see
-            `discover_width_groups`.
-        build: `build(widths by group name) -> module`, for a model whose code computes its shapes
-            in a way that no attribute can follow.
-
-    Returns:
-        The plan; `print(plan)` shows it.
-
-    >>> net = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 2))
-    >>> plan(net, torch.zeros(1, 4)).widths("0")
-    [4, 4, 6, 6, 8, 10, 12, 14, 16]
-    """
-    fractions = width_fractions(stages, start, growth)
-    if not isinstance(round_to, int) or round_to < 1:
-        raise PlanError(
-            f"round_to={round_to!r}: widths are rounded to a multiple of a whole number, at least "
-            "1."
-        )
-
-    def at(groups: WidthGroups, fraction: float) -> dict[int, int]:
-        full, growing = groups.full_widths, [g.key for g in groups.growable]
-        if fraction == 1:
-            return full
-        return full | stage_widths(groups.spans, full, growing, fraction, round_to)
-
-    groups = discover(
-        model,
-        example_inputs,
-        freeze,
-        heads,
-        outputs,
-        build,
-        lambda groups: at(groups, fractions[0]),
-    )
-    check_finite(model)
-    run_once(model, example_inputs)
-    steps = [at(groups, fraction) for fraction in fractions]
-    notes = _rounding_notes(groups, round_to)
-    for name, explicit in _explicit(groups, widths, stages).items():
-        for t, width in enumerate(explicit):
-            steps[t][groups[name].key] = width
-    unused = [n for n, _ in model.named_parameters() if n not in groups.specs]
-    if unused:
-        notes.append(
-            f"{len(unused)} parameters, such as '{unused[0]}', are used by no forward pass and keep their shape."
-        )
-    for t in range(1, stages):
-        if steps[t] == steps[t - 1]:
-            notes.append(
-                f"stage {t} has the widths of stage {t - 1}: the widths leave no room for a step."
-            )
-    if widths is not None and build is None:
-        _try_out(model, groups, steps[0], example_inputs)
-    return Plan(
-        groups,
-        tuple(steps),
-        {n: _initial(t) for n, t in named_tensors(model).items() if n in groups.specs},
-        tuple(notes),
-        example_inputs,
-        model,
-        outputs,
-        build,
-    )
-
-
-def _try_out(
-    model: nn.Module, groups: WidthGroups, widths: Mapping[int, int], inputs: ExampleInputs
-) -> None:
-    """Explicit widths may break sizes that the model's code relies on; runs a copy on fake tensors to see."""
-    twin = empty_copy(model, groups.specs, groups.attributes, groups.full_widths, widths)
-    try:
-        trace(twin, inputs)
-    except GrowthError as error:
-        cause = str(error.__cause__ or error).strip().splitlines()[0]
-        raise PlanError(
-            f"{type(model).__name__} does not run at the explicit widths of stage 0 ({cause}). "
-            "Sizes that are equal in the "
-            "full model may have to stay equal: give those groups the same widths."
-        ) from error
-
-
-def _initial(tensor: torch.Tensor) -> Initial:
-    values = tensor.detach()
-    if not values.is_floating_point() or not values.numel():
-        return Initial(0.0, 0.0)
-    first = values.flatten()[0]
-    if bool((values == first).all()):
-        return Initial(0.0, float(first))
-    return Initial(float(values.double().std(correction=0)), None)
-
-
-def _rounding_notes(groups: WidthGroups, round_to: int) -> list[str]:
-    notes = []
-    names = {g.key: g.name for g in groups}
-    full = groups.full_widths
-    for steps in steps_of(groups.spans, full, [g.key for g in groups.growable], round_to):
-        for key in steps.groups:
-            unit = full[key] * steps.step // steps.count
-            if unit > round_to:
-                notes.append(
-                    f"'{names[key]}' ({full[key]}) steps in units of {unit} to fit the sizes it is tied to."
-                )
-    return notes
-
-
-def _explicit(
-    groups: WidthGroups,
-    widths: Mapping[str, Sequence[int]] | Iterable[tuple[str, Sequence[int]]] | None,
-    stages: int,
-) -> dict[str, Sequence[int]]:
-    """Explicit widths by group, checked."""
-    found: dict[str, Sequence[int]] = {}
-    for pattern, values in _pairs(widths):
-        hits = [g for g in groups if fnmatch.fnmatchcase(g.name, pattern)]
-        if not hits:
-            groups[pattern]  # raises, and lists the names
-        for group in hits:
-            if group.name in found:
-                raise PlanError(
-                    f"widths names the group '{group.name}' twice (again by '{pattern}')."
-                )
-            found[group.name] = _checked(group, list(values), stages)
-    return found
-
-
-def _pairs(widths: Any) -> Iterator[tuple[str, list[int]]]:
-    """(name, widths) pairs of a mapping or of a sequence of pairs."""
-    if widths is None:
-        return
-    items = widths.items() if isinstance(widths, Mapping) else widths
-    for item in items:
-        if not isinstance(item, tuple) or len(item) != 2:
-            raise PlanError(
-                f"widths={widths!r}: expected a mapping from group names to one width per stage, such as "
-                "{'layer1.conv1': [16, 32, 64]}."
-            )
-        name, values = item
-        if not isinstance(values, Sequence) or isinstance(values, str):
-            raise PlanError(
-                f"widths['{name}'] = {values!r}: expected one width per stage, such as [16, 32, 64]."
-            )
-        yield str(name), list(values)
-
-
-def _checked(group: WidthGroup, values: Sequence[int], stages: int) -> Sequence[int]:
-    where = f"widths['{group.name}'] = {list(values)}"
-    if not group.grows and group.frozen is not None and any(v != group.width for v in values):
-        raise PlanError(
-            f"{where}: this group is frozen ({group.frozen.text}) and keeps its width "
-            f"{group.width}."
-        )
-    if len(values) != stages:
-        raise PlanError(f"{where}: {len(values)} widths for {stages} stages.")
-    if any(not isinstance(v, int) or v < 1 for v in values):
-        raise PlanError(f"{where}: widths are whole numbers, at least 1.")
-    for t, (a, b) in enumerate(itertools.pairwise(values)):
-        if b < a:
-            raise PlanError(
-                f"{where}: shrinks from {a} to {b} at stage {t + 1}; a growing network only gains "
-                "width."
-            )
-    if values[-1] != group.width:
-        raise PlanError(
-            f"{where}: must end at the full width {group.width}, so that the last stage is the "
-            "given model."
-        )
-    return values
+def _generator(like: torch.Tensor) -> torch.Generator:
+    return torch.Generator(like.device).manual_seed(0)
 
 
 def built(build: Build, widths: dict[str, int], tensors: Mapping[str, torch.Tensor]) -> nn.Module:

@@ -1,34 +1,165 @@
-"""Schedules: the fraction of the full width at each stage (paper, eq. 6)."""
+"""Schedules: width, epochs and batch size at each stage (paper, eqs. 6-8).
+
+Taken to the letter, eqs. 6 and 7 do not give the published schedules: 4 channels at a rate of 0.2 round
+to no step at all, and 8 epochs become 8, 10, 12, … instead of 8, 9, 11, …. The published numbers follow
+from the rule that multiplies the *first* stage's value by (1 + rate)^t; that is "published", and the
+default. The letter of the equations is "recursive".
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any, Literal
 
 from growthring.errors import PlanError
 
+Rule = Literal["published", "recursive", "linear"]
+RULES = ("published", "recursive", "linear")
 
-def width_fractions(stages: int, start: float = 0.25, growth: float | None = 0.2) -> list[float]:
+
+def check_stages(stages: Any) -> None:
+    """Refuses what is not a number of stages."""
+    if isinstance(stages, bool) or not isinstance(stages, int) or stages < 1:
+        raise PlanError(f"stages={stages!r}: a plan needs a whole number of stages, at least 1.")
+
+
+def _check_rate(name: str, rate: Any) -> None:
+    if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 <= rate < math.inf:
+        raise PlanError(f"{name}={rate!r}: the growth rate per stage must be a number from 0 on.")
+
+
+def _check_rule(rule: Any) -> None:
+    if rule not in RULES:
+        raise PlanError(f"schedule={rule!r} is not one of {', '.join(RULES)}.")
+
+
+def width_fractions(
+    stages: int, start: float = 0.25, growth: float | None = 0.2, rule: Rule = "published"
+) -> list[float]:
     """Fraction of the full width at stages 0 … stages-1; the last one is 1.
 
-    Stage t has start · (1 + growth)^t, capped at 1; this is what gives the published widths (taken
-    to the letter, eq. 6 rounds a small width's first step to nothing). With `growth=None` every
-    stage grows by the same factor up to 1.
+    Stage t has start · (1 + growth)^t, capped at 1. With `growth=None` every stage grows by the same
+    factor up to 1; with rule "linear" by the same amount (and `growth` is not used).
 
     >>> [round(16 * f) for f in width_fractions(9)]
     [4, 5, 6, 7, 8, 10, 12, 14, 16]
     >>> width_fractions(3, 0.25, None)
     [0.25, 0.5, 1.0]
+    >>> width_fractions(4, 0.25, rule="linear")
+    [0.25, 0.5, 0.75, 1.0]
     """
-    if not isinstance(stages, int) or stages < 1:
-        raise PlanError(f"stages={stages!r}: a plan needs a whole number of stages, at least 1.")
+    check_stages(stages)
+    _check_rule(rule)
     if not 0 < start <= 1:
         raise PlanError(
             f"start={start!r}: the seed's share of the full width must be above 0 and at most 1."
         )
     if stages == 1:
         return [1.0]
+    if rule == "linear":
+        return [start + (1 - start) * t / (stages - 1) for t in range(stages - 1)] + [1.0]
     if growth is None:
         growth = start ** (-1 / (stages - 1)) - 1
-    if not growth >= 0 or math.isinf(growth):
-        raise PlanError(f"growth={growth!r}: the growth rate per stage must be a number from 0 on.")
+    _check_rate("growth", growth)
     return [min(1.0, start * (1 + growth) ** t) for t in range(stages - 1)] + [1.0]
+
+
+def recursive_widths(
+    first: int, last: int, stages: int, growth: float = 0.2, round_to: int = 2
+) -> list[int]:
+    """Eq. 6 to the letter: C_t = C_{t-1} + p_c · C_{t-1} rounded to a multiple; the last takes the full width.
+
+    >>> recursive_widths(4, 16, 4)  # a step of 0.8 rounds to 0
+    [4, 4, 4, 16]
+    >>> recursive_widths(16, 64, 4)
+    [16, 20, 24, 64]
+    """
+    check_stages(stages)
+    _check_rate("growth", growth)
+    widths = [first]
+    while len(widths) < stages - 1:
+        step = round_to * round(growth * widths[-1] / round_to)
+        widths.append(min(last, widths[-1] + step))
+    return [*widths[: stages - 1], last]
+
+
+def stage_epochs(
+    epochs: int,
+    stages: int,
+    first: int = 8,
+    growth: float = 0.2,
+    rule: Rule = "published",
+) -> list[int]:
+    """Epochs of each stage; the last stage takes the rest.
+
+    "published": floor(first · (1 + growth)^t). "recursive": eq. 7 to the letter,
+    T_t = T_{t-1} + round(growth · T_{t-1}). "linear": as many for each stage.
+
+    >>> stage_epochs(160, 9)
+    [8, 9, 11, 13, 16, 19, 23, 28, 33]
+    >>> stage_epochs(160, 9, rule="recursive")
+    [8, 10, 12, 14, 17, 20, 24, 29, 26]
+    """
+    check_stages(stages)
+    _check_rule(rule)
+    for name, value in (("epochs", epochs), ("first_epochs", first)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise PlanError(f"{name}={value!r} is not a whole number of epochs, at least 1.")
+    _check_rate("epoch_growth", growth)
+    if rule == "published":
+        early = [math.floor(first * (1 + growth) ** t + 1e-9) for t in range(stages - 1)]
+    elif rule == "linear":
+        early = [epochs // stages] * (stages - 1)
+    else:
+        early = [first] if stages > 1 else []
+        while len(early) < stages - 1:
+            early.append(early[-1] + round(growth * early[-1]))
+    rest = epochs - sum(early)
+    if rest < 1 or 0 in early:
+        raise PlanError(
+            f"{epochs} epochs do not reach for {stages} stages: stages 0 to {stages - 2} take "
+            f"{' + '.join(map(str, early))} = {sum(early)}, which leaves {rest} for the last. Choose more "
+            "epochs, fewer stages, or a smaller first_epochs or epoch_growth."
+        )
+    return [*early, rest]
+
+
+def batch_sizes(base: int, stages: int, growth: float = 0.0) -> list[int]:
+    """Batch size of each stage (eq. 8): the last is `base`, B_{t-1} = B_t + round(growth · B_t).
+
+    >>> batch_sizes(128, 4, 0.2)
+    [222, 185, 154, 128]
+    """
+    check_stages(stages)
+    if isinstance(base, bool) or not isinstance(base, int) or base < 1:
+        raise PlanError(f"batch_size={base!r} is not a whole number, at least 1.")
+    _check_rate("batch_growth", growth)
+    sizes = [base]
+    while len(sizes) < stages:
+        sizes.append(sizes[-1] + round(growth * sizes[-1]))
+    return sizes[::-1]
+
+
+def check_list(name: str, values: Sequence[int], stages: int) -> list[int]:
+    """An explicit list over stages, checked."""
+    found = list(values)
+    if len(found) != stages or any(
+        isinstance(v, bool) or not isinstance(v, int) or v < 1 for v in found
+    ):
+        raise PlanError(f"{name}={found!r}: expected {stages} whole numbers, each at least 1.")
+    return found
+
+
+def rate_factors(sizes: Sequence[int], rule: str) -> list[float]:
+    """Factor on the learning rate at each stage that its batch size asks for.
+
+    "none" as in the paper, "linear" or "sqrt" in the ratio to the last stage's.
+
+    >>> rate_factors([256, 128], "linear")
+    [2.0, 1.0]
+    """
+    powers = {"none": 0.0, "linear": 1.0, "sqrt": 0.5}
+    if rule not in powers:
+        raise PlanError(f"batch_rate={rule!r} is not one of {', '.join(powers)}.")
+    return [(size / sizes[-1]) ** powers[rule] for size in sizes]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import torch
@@ -91,7 +91,7 @@ NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], str]] = {
 }
 
 
-@lru_cache(maxsize=None)
+@cache
 def plan_of(net: str, dtype: torch.dtype = torch.float64, stages: int = STAGES) -> gr.Plan:
     make, shape, _ = NETS[net]
     if dtype != torch.float64:

@@ -38,10 +38,15 @@ class Reference:
         self.buffers: dict[str, Buffers] = {n: {} for n in self.values}
         self.steps = dict.fromkeys(self.values, 0)  # that each parameter has taken
         self.births: dict[str, list[int]] = {n: [0] for n in self.values}  # in those steps
+        self._masks: dict[tuple[str, int], list[Tensor]] = {}
         self.born, self.rates = [0], []  # in steps of the optimizer, for schedules
 
     def masks(self, name: str) -> list[Tensor]:
-        return [self.grower.rings.mask(name, k) for k in range(self.grower.rings.num_rings)]
+        rings = self.grower.rings
+        key = (name, rings.num_rings)
+        if key not in self._masks:
+            self._masks[key] = [rings.mask(name, k) for k in range(rings.num_rings)]
+        return self._masks[key]
 
     def ages(self, name: str) -> list[int]:
         return [self.steps[name] - b for b in self.births[name]]

@@ -1,0 +1,136 @@
+"""What a model costs: forward FLOPs and memory by running it on fake tensors, seconds by running it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils import _pytree as pytree
+from torch.utils.flop_counter import FlopCounterMode
+
+from growthring.graph.running import fixed_random, kept_buffers
+from growthring.graph.skeleton import named_tensors
+from growthring.graph.trace import ExampleInputs, output_tensors, split_inputs
+
+# Tensors of a parameter's size that an optimizer keeps.
+OPTIMIZER_STATE = {"sgd": 1, "adam": 2, "adamw": 2, "avagrad": 2, "lars": 1, "none": 0}
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """What one forward pass needs.
+
+    Attributes:
+        flops: of the forward pass, per example (a multiply-add counts 2).
+        parameters: their number.
+        parameter_bytes: of parameters.
+        activation_bytes: what autograd keeps for the backward pass, per example.
+    """
+
+    flops: float
+    parameters: int
+    parameter_bytes: int
+    activation_bytes: float
+
+    def memory(self, batch_size: int, optimizer: str = "sgd") -> float:
+        """Bytes of weights, gradients, optimizer state and activations in a training step."""
+        copies = 2 + OPTIMIZER_STATE[optimizer]
+        return copies * self.parameter_bytes + batch_size * self.activation_bytes
+
+
+def num_examples(inputs: ExampleInputs) -> int:
+    """Examples in a batch of inputs: the length of the first axis of the first tensor that has one."""
+    for leaf in pytree.tree_leaves(split_inputs(inputs)):
+        if isinstance(leaf, torch.Tensor) and leaf.dim():
+            return int(leaf.shape[0])
+    return 1
+
+
+def footprint(model: nn.Module, inputs: ExampleInputs) -> Footprint:
+    """FLOPs and memory of a model, counted by torch on fake tensors: nothing is computed.
+
+    >>> footprint(nn.Linear(3, 2), torch.ones(5, 3)).flops
+    12.0
+    """
+    args, kwargs = split_inputs(inputs)
+    count = num_examples(inputs)
+    parameters = list(model.parameters())
+    kept: dict[int, int] = {}
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        fakes = {n: _fake(mode, t) for n, t in named_tensors(model).items()}
+        own = {t.untyped_storage()._cdata for t in fakes.values()}
+        fake_args, fake_kwargs = pytree.tree_map_only(
+            torch.Tensor, lambda t: _fake(mode, t), (args, kwargs)
+        )
+
+        def keep(tensor: torch.Tensor) -> torch.Tensor:
+            storage = tensor.untyped_storage()
+            if storage._cdata not in own:
+                kept[storage._cdata] = storage.nbytes()
+            held.append(storage)  # so that no other storage takes its place in memory
+            return tensor
+
+        held: list[Any] = []
+        counter = FlopCounterMode(display=False)
+        with (
+            counter,
+            torch.enable_grad(),
+            torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t),
+        ):
+            torch.func.functional_call(model, fakes, fake_args, fake_kwargs)
+    return Footprint(
+        flops=counter.get_total_flops() / count,
+        parameters=sum(p.numel() for p in parameters),
+        parameter_bytes=sum(p.numel() * p.element_size() for p in parameters),
+        activation_bytes=sum(kept.values()) / count,
+    )
+
+
+def _fake(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
+    fake = mode.from_tensor(tensor.detach(), static_shapes=True)
+    return fake.requires_grad_(tensor.requires_grad)
+
+
+def seconds_per_step(
+    model: nn.Module, inputs: ExampleInputs, batch_size: int, repeats: int = 3
+) -> float:
+    """Seconds of one training step (forward, backward, SGD) on this machine: the best of a few.
+
+    The example inputs are repeated up to the batch size; the loss is the mean square of the outputs.
+    The model's values are not kept: pass a copy.
+    """
+    args, kwargs = _repeated(inputs, batch_size)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0, momentum=0.9)
+    times = []
+    with fixed_random(model), kept_buffers(model), torch.enable_grad():
+        model.train()
+        for _ in range(repeats + 1):  # the first one warms up
+            started = time.perf_counter()
+            outputs = [t for t in output_tensors(model(*args, **kwargs)) if t.requires_grad]
+            torch.stack([t.float().square().mean() for t in outputs]).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            _wait(outputs[0].device)
+            times.append(time.perf_counter() - started)
+    return min(times[1:])
+
+
+def _repeated(inputs: ExampleInputs, batch_size: int) -> Any:
+    count = num_examples(inputs)
+
+    def fill(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.dim() == 0 or tensor.shape[0] != count:
+            return tensor
+        index = torch.arange(batch_size, device=tensor.device) % count
+        return tensor.detach()[index]
+
+    return pytree.tree_map_only(torch.Tensor, fill, split_inputs(inputs))
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,398 @@
+"""plan: chooses the width of every group, the epochs and the batch size of every stage, within a budget."""
+
+from __future__ import annotations
+
+import fnmatch
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from growthring.costs import OPTIMIZER_STATE, Footprint
+from growthring.errors import GrowthError, PlanError
+from growthring.graph.analysis import Build, Heads
+from growthring.graph.check import check_finite
+from growthring.graph.discover import discover
+from growthring.graph.groups import WidthGroup, WidthGroups
+from growthring.graph.sizes import stage_widths, steps_of
+from growthring.graph.skeleton import empty_copy, named_tensors
+from growthring.graph.trace import ExampleInputs, run_once, trace
+from growthring.plan import Initial, Plan
+from growthring.schedule import (
+    Rule,
+    batch_sizes,
+    check_list,
+    rate_factors,
+    recursive_widths,
+    stage_epochs,
+    width_fractions,
+)
+
+
+def plan(
+    model: nn.Module,
+    example_inputs: ExampleInputs,
+    *,
+    stages: int = 9,
+    start: float = 0.25,
+    growth: float | None = 0.2,
+    epochs: int | Sequence[int] = 160,
+    first_epochs: int | None = None,
+    epoch_growth: float = 0.2,
+    batch_size: int | Sequence[int] = 128,
+    batch_growth: float = 0.0,
+    batch_memory: float | None = None,
+    batch_rate: Literal["none", "linear", "sqrt"] = "none",
+    budget: float | None = None,
+    budget_of: Literal["flops", "seconds"] = "flops",
+    schedule: Rule = "published",
+    optimizer: str = "sgd",
+    round_to: int = 2,
+    widths: Mapping[str, Sequence[int]] | Iterable[tuple[str, Sequence[int]]] | None = None,
+    freeze: Iterable[str] = (),
+    heads: Heads = "auto",
+    outputs: Sequence[str] | None = None,
+    build: Build | None = None,
+) -> Plan:
+    """Plans a model's growth: widths, epochs and batch sizes, and what they cost.
+
+    Args:
+        model: the full-size model; it is only read.
+        example_inputs: a tensor, a tuple of positional arguments or a dict of keyword arguments.
+        stages: number of stages, the seed's included.
+        start: share of the full width at stage 0.
+        growth: growth rate of widths per stage (paper's p_c); None grows evenly to the full width.
+        epochs: of the whole training, or a list over stages.
+        first_epochs: epochs of stage 0; by default a twentieth of all, as published.
+        epoch_growth: growth rate of epochs per stage (p_t); the last stage takes the rest.
+        batch_size: of the last stage, or a list over stages.
+        batch_growth: how much larger batches are one stage earlier (p_b).
+        batch_memory: bytes that a training step may take; every stage gets the largest batch that fits.
+        batch_rate: how the learning rate follows the batch size: "none" (the paper), "linear", "sqrt".
+        budget: share of the cost of fixed-size training (0 to 1) to stay within; first_epochs (unless given), then
+            growth are chosen to meet it.
+        budget_of: "flops", or "seconds", measured on this machine.
+        schedule: "published", "recursive" (eqs. 6 and 7 to the letter) or "linear".
+        optimizer: whose state the memory counts: sgd, adam, adamw, avagrad, lars or none.
+        round_to: widths are rounded to multiples of this, and of each group's own unit.
+        widths: explicit widths per stage for some groups, by name or glob; the last must be the
+            full width.
+        freeze: names or globs of modules, parameters or groups that must not grow.
+        heads: which factor of heads × head size grows, see `discover_width_groups`.
+        outputs: of a model output with named parts, those that must keep their shape, see
+            `discover_width_groups`.
+        build: `build(widths by group name) -> module`, for a model whose code computes its shapes
+            in a way that no attribute can follow.
+
+    Returns:
+        The plan; `print(plan)` shows it.
+
+    >>> net = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 2))
+    >>> made = plan(net, torch.zeros(1, 4))
+    >>> made.widths("0"), made.epochs
+    ([4, 4, 6, 6, 8, 10, 12, 14, 16], (8, 9, 11, 13, 16, 19, 23, 28, 33))
+    """
+    fractions = width_fractions(stages, start, growth, schedule)
+    if not isinstance(round_to, int) or round_to < 1:
+        raise PlanError(
+            f"round_to={round_to!r}: widths are rounded to a multiple of a whole number, at least "
+            "1."
+        )
+    if optimizer not in OPTIMIZER_STATE:
+        raise PlanError(f"optimizer={optimizer!r} is not one of {', '.join(OPTIMIZER_STATE)}.")
+    groups = discover(
+        model,
+        example_inputs,
+        freeze,
+        heads,
+        outputs,
+        build,
+        lambda groups: _at(groups, fractions[0], round_to),
+    )
+    check_finite(model)
+    run_once(model, example_inputs)
+    explicit = _explicit(groups, widths, stages)
+    settings = _Settings(
+        stages, start, schedule, round_to, epochs, first_epochs, epoch_growth, explicit
+    )
+    steps = settings.widths(groups, growth)
+    notes = _rounding_notes(groups, round_to)
+    unused = [n for n, _ in model.named_parameters() if n not in groups.specs]
+    if unused:
+        notes.append(
+            f"{len(unused)} parameters, such as '{unused[0]}', are used by no forward pass and keep their shape."
+        )
+    if explicit and build is None:
+        _try_out(model, groups, steps[0], example_inputs)
+    made = Plan(
+        groups,
+        tuple(steps),
+        {n: _initial(t) for n, t in named_tensors(model).items() if n in groups.specs},
+        (),
+        example_inputs,
+        model,
+        outputs,
+        build,
+        tuple(settings.epochs_of(None)),
+        optimizer=optimizer,
+    )
+    made = _with_batches(made, batch_size, batch_growth, batch_memory, batch_rate)
+    if budget is not None:
+        made = _within(made, budget, budget_of, settings, growth)
+    for t in range(1, stages):
+        if made.stage_widths[t] == made.stage_widths[t - 1]:
+            notes.append(
+                f"stage {t} has the widths of stage {t - 1}: the widths leave no room for a step."
+            )
+    return replace(made, notes=(*made.notes, *notes))
+
+
+def _at(groups: WidthGroups, fraction: float, round_to: int) -> dict[int, int]:
+    full, growing = groups.full_widths, [g.key for g in groups.growable]
+    if fraction == 1:
+        return full
+    return full | stage_widths(groups.spans, full, growing, fraction, round_to)
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """What `plan` was asked for, where a budget may try other values."""
+
+    stages: int
+    start: float
+    schedule: Rule
+    round_to: int
+    epochs: int | Sequence[int]
+    first_epochs: int | None
+    epoch_growth: float
+    explicit: Mapping[str, Sequence[int]]
+
+    def widths(self, groups: WidthGroups, growth: float | None) -> list[dict[int, int]]:
+        """Widths of every group at every stage."""
+        fractions = width_fractions(self.stages, self.start, growth, self.schedule)
+        steps = [_at(groups, fraction, self.round_to) for fraction in fractions]
+        if self.schedule == "recursive" and growth is not None:
+            for g in groups.growable:
+                row = recursive_widths(steps[0][g.key], g.width, self.stages, growth, self.round_to)
+                for t, width in enumerate(row):
+                    steps[t][g.key] = _at(groups, width / g.width, self.round_to)[g.key]
+        for name, given in self.explicit.items():
+            for t, width in enumerate(given):
+                steps[t][groups[name].key] = width
+        return steps
+
+    def epochs_of(self, first: int | None) -> list[int]:
+        """Epochs of every stage, with `first` ones for stage 0 (None: as asked for)."""
+        if not isinstance(self.epochs, int):
+            return check_list("epochs", self.epochs, self.stages)
+        given = first or self.first_epochs
+        if given is not None:
+            return stage_epochs(self.epochs, self.stages, given, self.epoch_growth, self.schedule)
+        for tried in range(max(1, self.epochs // 20), 0, -1):
+            try:
+                return stage_epochs(
+                    self.epochs, self.stages, tried, self.epoch_growth, self.schedule
+                )
+            except PlanError:
+                if tried == 1:
+                    raise
+        raise AssertionError("unreachable")
+
+
+def _with_batches(
+    made: Plan,
+    batch_size: int | Sequence[int],
+    batch_growth: float,
+    batch_memory: float | None,
+    batch_rate: str,
+) -> Plan:
+    """The plan with a batch size for each stage."""
+    stages = made.num_stages
+    if not isinstance(batch_size, int):
+        sizes = check_list("batch_size", batch_size, stages)
+    else:
+        sizes = batch_sizes(batch_size, stages, batch_growth)
+    if batch_memory is not None:
+        sizes = [
+            _largest_batch(f, batch_memory, made.optimizer, t)
+            for t, f in enumerate(made.footprints)
+        ]
+    factors = rate_factors(sizes, batch_rate)
+    return replace(made, batch_sizes=tuple(sizes), rate_factors=tuple(factors))
+
+
+def _largest_batch(footprint: Footprint, memory: float, optimizer: str, stage: int) -> int:
+    fixed = footprint.memory(0, optimizer)
+    size = math.floor((memory - fixed) / max(footprint.activation_bytes, 1.0))
+    if size < 1:
+        raise PlanError(
+            f"batch_memory={memory:.3g} bytes: weights, gradients and optimizer state of stage {stage} "
+            f"take {fixed:.3g}, and one example {footprint.activation_bytes:.3g} more."
+        )
+    return size
+
+
+def _within(made: Plan, budget: float, of: str, settings: _Settings, growth: float | None) -> Plan:
+    """The dearest plan that stays within the budget: by first_epochs, and where that cannot do, by growth."""
+    if isinstance(budget, bool) or not isinstance(budget, (int, float)) or not 0 < budget <= 1:
+        raise PlanError(
+            f"budget={budget!r}: a share of fixed-size training, above 0 and at most 1."
+        )
+    if of not in ("flops", "seconds"):
+        raise PlanError(f"budget_of={of!r} is not 'flops' or 'seconds'.")
+    is_free = isinstance(settings.epochs, int) and settings.first_epochs is None
+    rates = [growth] if growth is None else [growth, *_around(growth)]
+    lowest = 1.0
+    for rate in rates:
+        steps = tuple(settings.widths(made.groups, rate))
+        tried = made if steps == made.stage_widths else replace(made, stage_widths=steps)
+        tried = tried.measure() if of == "seconds" else tried
+        shares: list[tuple[float, tuple[int, ...]]] = []
+        total = sum(made.epochs)
+        for first in range(1, total + 1) if is_free else [None]:
+            try:
+                epochs = tuple(settings.epochs_of(first))
+            except PlanError:
+                break
+            share = _share(replace_epochs(tried, epochs), of)
+            shares.append((share, epochs))
+        lowest = min([lowest, *(share for share, _ in shares)])
+        fitting = [pair for pair in shares if pair[0] <= budget]
+        # a budget that even the dearest schedule undercuts by far asks for a higher growth rate
+        if fitting and (max(fitting)[0] > budget - 0.03 or rate == rates[-1]):
+            share, epochs = max(fitting)
+            note = f"budget {budget:.0%} of {of}: {epochs[0]} epochs in stage 0"
+            note += "" if rate == growth else f", growth {rate}"
+            found = replace_epochs(tried, epochs)
+            return replace(found, notes=(*found.notes, f"{note}; {share:.2%} is planned."))
+    raise PlanError(
+        f"budget={budget!r}: no schedule of {made.num_stages} stages from {settings.start} of the width comes "
+        f"near it; the cheapest takes {lowest:.1%}. Choose a smaller start, more stages or fewer epochs."
+    )
+
+
+def _around(growth: float) -> list[float]:
+    """Other growth rates, the nearest first."""
+    grid = [round(0.02 * k, 2) for k in range(51)]
+    return sorted((g for g in grid if g != growth), key=lambda g: abs(g - growth))
+
+
+def _share(made: Plan, of: str) -> float:
+    share = made.flops_share if of == "flops" else made.seconds_share
+    assert share is not None
+    return share
+
+
+def replace_epochs(made: Plan, epochs: tuple[int, ...]) -> Plan:
+    """The plan with other epochs, and the footprints that it has counted already."""
+    found = replace(made, epochs=epochs)
+    found.__dict__["footprints"] = made.footprints
+    return found
+
+
+def _try_out(
+    model: nn.Module, groups: WidthGroups, widths: Mapping[int, int], inputs: ExampleInputs
+) -> None:
+    """Explicit widths may break sizes that the model's code relies on; runs a copy on fake tensors to see."""
+    twin = empty_copy(model, groups.specs, groups.attributes, groups.full_widths, widths)
+    try:
+        trace(twin, inputs)
+    except GrowthError as error:
+        cause = str(error.__cause__ or error).strip().splitlines()[0]
+        raise PlanError(
+            f"{type(model).__name__} does not run at the explicit widths of stage 0 ({cause}). "
+            "Sizes that are equal in the "
+            "full model may have to stay equal: give those groups the same widths."
+        ) from error
+
+
+def _initial(tensor: torch.Tensor) -> Initial:
+    values = tensor.detach()
+    if not values.is_floating_point() or not values.numel():
+        return Initial(0.0, 0.0)
+    first = values.flatten()[0]
+    if bool((values == first).all()):
+        return Initial(0.0, float(first))
+    return Initial(float(values.double().std(correction=0)), None)
+
+
+def _rounding_notes(groups: WidthGroups, round_to: int) -> list[str]:
+    notes = []
+    names = {g.key: g.name for g in groups}
+    full = groups.full_widths
+    for steps in steps_of(groups.spans, full, [g.key for g in groups.growable], round_to):
+        for key in steps.groups:
+            unit = full[key] * steps.step // steps.count
+            if unit > round_to:
+                notes.append(
+                    f"'{names[key]}' ({full[key]}) steps in units of {unit} to fit the sizes it is tied to."
+                )
+    return notes
+
+
+def _explicit(
+    groups: WidthGroups,
+    widths: Mapping[str, Sequence[int]] | Iterable[tuple[str, Sequence[int]]] | None,
+    stages: int,
+) -> dict[str, Sequence[int]]:
+    """Explicit widths by group, checked."""
+    found: dict[str, Sequence[int]] = {}
+    for pattern, values in _pairs(widths):
+        hits = [g for g in groups if fnmatch.fnmatchcase(g.name, pattern)]
+        if not hits:
+            groups[pattern]  # raises, and lists the names
+        for group in hits:
+            if group.name in found:
+                raise PlanError(
+                    f"widths names the group '{group.name}' twice (again by '{pattern}')."
+                )
+            found[group.name] = _checked(group, list(values), stages)
+    return found
+
+
+def _pairs(widths: Any) -> Iterator[tuple[str, list[int]]]:
+    """(name, widths) pairs of a mapping or of a sequence of pairs."""
+    if widths is None:
+        return
+    items = widths.items() if isinstance(widths, Mapping) else widths
+    for item in items:
+        if not isinstance(item, tuple) or len(item) != 2:
+            raise PlanError(
+                f"widths={widths!r}: expected a mapping from group names to one width per stage, such as "
+                "{'layer1.conv1': [16, 32, 64]}."
+            )
+        name, values = item
+        if not isinstance(values, Sequence) or isinstance(values, str):
+            raise PlanError(
+                f"widths['{name}'] = {values!r}: expected one width per stage, such as [16, 32, 64]."
+            )
+        yield str(name), list(values)
+
+
+def _checked(group: WidthGroup, values: Sequence[int], stages: int) -> Sequence[int]:
+    where = f"widths['{group.name}'] = {list(values)}"
+    if not group.grows and group.frozen is not None and any(v != group.width for v in values):
+        raise PlanError(
+            f"{where}: this group is frozen ({group.frozen.text}) and keeps its width "
+            f"{group.width}."
+        )
+    if len(values) != stages:
+        raise PlanError(f"{where}: {len(values)} widths for {stages} stages.")
+    if any(not isinstance(v, int) or v < 1 for v in values):
+        raise PlanError(f"{where}: widths are whole numbers, at least 1.")
+    for t, (a, b) in enumerate(itertools.pairwise(values)):
+        if b < a:
+            raise PlanError(
+                f"{where}: shrinks from {a} to {b} at stage {t + 1}; a growing network only gains "
+                "width."
+            )
+    if values[-1] != group.width:
+        raise PlanError(
+            f"{where}: must end at the full width {group.width}, so that the last stage is the "
+            "given model."
+        )
+    return values
