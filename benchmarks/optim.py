@@ -138,10 +138,10 @@ def measure_training(seed: int, repeats: int, table: Table) -> dict[str, Any]:
     labels = torch.randint(0, 10, (128,), generator=generator)
     network = Network(zoo.resnet20(generator=generator), images[:2], seed)
     theirs = network.optimizer(_torch("SGD", **MOMENTUM)[1], False)
-    ours, recorded = (network.optimizer(_ours("SGD", **MOMENTUM), True) for _ in range(2))
+    ours, recorded, asked = (network.optimizer(_ours("SGD", **MOMENTUM), True) for _ in "123")
     gr.optim.RingRecorder(recorded)
     actions: list[Callable[[], Any]] = [theirs.step, ours.step, recorded.step]
-    actions += [getattr(ours, name) for name in DIAGNOSTICS]
+    actions += [getattr(asked, name) for name in DIAGNOSTICS]
 
     def backward() -> None:
         network.model.zero_grad()

@@ -59,10 +59,12 @@ def check_optimizers(model: nn.Module, optimizer: Any) -> list[torch.optim.Optim
     if not isinstance(given, Iterable):
         raise InputError(f"optimizer is a {type(given).__name__}, not a torch optimizer.")
     own = {id(p) for p in model.parameters()}
-    optimizers = []
+    optimizers: list[torch.optim.Optimizer] = []
     for one in given:
         if not isinstance(one, torch.optim.Optimizer):
             raise InputError(f"optimizer holds a {type(one).__name__}, not a torch optimizer.")
+        if any(one is other for other in optimizers):
+            raise InputError(f"the same {type(one).__name__} is given twice.")
         held = [id(p) for group in one.param_groups for p in group["params"]]
         if not any(p in own for p in held):
             raise InputError(

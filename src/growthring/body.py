@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from growthring.core.axes import Axis, Layout
-from growthring.core.widen import widen_constant
+from growthring.core.widen import formatted, widen_constant
 from growthring.fading import Fades
 from growthring.graph.skeleton import (
     adopt_attributes,
@@ -45,20 +45,22 @@ class Body:
     def install(
         self,
         step: Step,
-        grown: Mapping[str, torch.Tensor],
+        grown: dict[str, torch.Tensor],
         factors: Mapping[str, float | torch.Tensor],
         cache: dict[Axis, Layout],
     ) -> Undo:
         """Puts grown tensors, attributes and fades in place; returns what undoes it.
 
         Gradients that are being accumulated grow along: a weight that was multiplied by c and computes
-        the same function has 1/c of the gradient, and new entries have none yet.
+        the same function has 1/c of the gradient, and new entries have none yet. `grown` is updated where
+        a tensor takes on the memory format of the one before.
         """
         undo: Undo = []
         tensors = self.tensors
         try:
-            for name, new in grown.items():
+            for name in grown:
                 tensor = tensors[name]
+                new = grown[name] = formatted(grown[name], tensor)
                 layouts = step.layouts(step.plan.groups.specs[name].axes, cache)
                 undo.append(_setter(tensor, tensor.data, tensor.grad))
                 gradient = tensor.grad
@@ -94,7 +96,7 @@ def _widen_gradient(
     if not isinstance(factor, float) or factor != 1.0:
         dense = dense / factor
     if any(lay.grows for lay in layouts):
-        dense = widen_constant(dense, layouts, 0.0)
+        dense = formatted(widen_constant(dense, layouts, 0.0), dense)
     if not gradient.is_sparse:
         return dense
     return dense.to_sparse(gradient.sparse_dim())

@@ -41,7 +41,6 @@ def decode(
         AttributeError,
         LookupError,
         RecursionError,
-        RuntimeError,
         TypeError,
         ValueError,
         struct.error,
@@ -72,7 +71,7 @@ class _Decoder:
             "bytes": lambda node: base64.b64decode(node["bytes"], validate=True),
             "Size": lambda node: torch.Size(node["Size"]),
             "dtype": lambda node: _dtype(node["dtype"]),
-            "device": lambda node: torch.device(node["device"]),
+            "device": _device,
             "tensor": self._tensor,
             "array": self._array,
             "scalar": _scalar,
@@ -83,7 +82,7 @@ class _Decoder:
             return [self.decode(item) for item in node]
         if type(node) is not dict:
             return node
-        tag = next(iter(node))  # the tag comes first
+        tag = next(iter(node), None)  # the tag comes first
         if tag not in self._tags:
             raise CheckpointError(
                 f"the tree has an unknown tag '{tag}'. It was not made by growthring, or by a newer "
@@ -105,10 +104,13 @@ class _Decoder:
         if name not in self._tensors:
             raise CheckpointError(f"the tensor '{name}' is missing: the tree is of other tensors.")
         tensor = self._tensors[name]
-        if "dtype" in node:
-            tensor = tensor.view(_dtype(node["dtype"]))
-        if "stride" in node:
-            tensor = tensor.as_strided(node["shape"], node["stride"])
+        try:
+            if "dtype" in node:
+                tensor = tensor.view(_dtype(node["dtype"]))
+            if "stride" in node:
+                tensor = tensor.as_strided(node["shape"], node["stride"])
+        except RuntimeError as error:
+            raise CheckpointError(f"the tensor '{name}' is not as the tree says: {error}") from None
         if "device" in node and self._device is not None:
             tensor = tensor.to(self._device)
         return tensor
@@ -119,7 +121,14 @@ class _Decoder:
         return array.reshape(-1).view(_numpy_dtype(node["dtype"])).reshape(node["shape"])
 
 
-def _scalar(node: Node) -> np.generic:
+def _device(node: Node) -> torch.device:
+    try:
+        return torch.device(node["device"])
+    except RuntimeError as error:
+        raise CheckpointError(f"torch has no such device: {error}") from None
+
+
+def _scalar(node: Node) -> Any:
     dtype = _numpy_dtype(node["scalar"])
     return np.ndarray((), dtype, bytes.fromhex(node["bytes"]))[()]
 

@@ -83,7 +83,10 @@ class _Encoder:
     def _container(self, value: Any, path: str) -> Any:
         if isinstance(value, dict):
             return self._mapping(value, path)
-        nodes = [self.encode(item, f"{path}[{i}]") for i, item in enumerate(value)]
+        nodes = [  # a data order is a long list of small numbers: no path for each
+            item if type(item) is int and abs(item) < 2**63 else self.encode(item, f"{path}[{i}]")
+            for i, item in enumerate(value)
+        ]
         if isinstance(value, list):
             return nodes
         if isinstance(value, (set, frozenset)):
@@ -125,21 +128,19 @@ class _Encoder:
             what = "has no data (meta)" if value.is_meta else "is quantized"
             raise _error(path, f"the tensor {what}", "Save a plain tensor with data.")
         value = value.detach().resolve_conj().resolve_neg()
+        if not _in_memory_order(value).is_contiguous():
+            value = value.contiguous()  # it has gaps or overlaps
+        stored = _in_memory_order(value)
+        known = stored.dtype in DTYPE_NAMES
         node: dict[str, Any] = {}
-        if value.device.type != "cpu":
-            node["device"] = str(value.device)
-        stored = _dense(value)
-        if stored is None:
-            stored = value.contiguous()
-        elif stored is not value:
-            # Channels-last, say: it comes back with its strides, as kernels round by them.
+        if not known or value.stride() != _plain_stride(value.shape):
+            # Channels-last, say: it comes back with its strides, as some kernels round by them.
             node |= {"shape": list(value.shape), "stride": list(value.stride())}
-        if stored.dtype not in DTYPE_NAMES:  # complex128: safetensors has no name for it
-            node |= {"shape": list(value.shape), "stride": list(value.stride())}
-            if stored.shape == value.shape and stored.is_contiguous():
-                node["stride"] = list(stored.stride())
+        if not known:  # complex128: safetensors has no name for it
             node["dtype"] = _dtype_name(stored.dtype)
             stored = stored.reshape(-1).view(torch.uint8)
+        if value.device.type != "cpu":
+            node["device"] = str(value.device)
         return {"tensor": self._add(stored, path), **node}
 
     def _add(self, tensor: Tensor, path: str) -> str:
@@ -183,13 +184,18 @@ class _Encoder:
         return {"array": node, "dtype": array.dtype.str, "shape": list(array.shape)}
 
 
-def _dense(value: Tensor) -> Tensor | None:
-    """The tensor with its axes in the order of memory; None where it has gaps or overlaps."""
-    if value.is_contiguous() and value.stride() == torch.empty(value.shape, device="meta").stride():
-        return value
-    order = sorted(range(value.dim()), key=lambda i: (value.stride(i), value.shape[i]))[::-1]
-    moved = value.permute(order)
-    return moved if moved.is_contiguous() else None
+def _in_memory_order(value: Tensor) -> Tensor:
+    stride = value.stride()
+    return value.permute(sorted(range(value.dim()), key=lambda i: -stride[i]))
+
+
+def _plain_stride(shape: torch.Size) -> tuple[int, ...]:
+    stride: list[int] = []
+    step = 1
+    for size in reversed(shape):
+        stride.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(stride))
 
 
 def _is_unicode(text: str) -> bool:

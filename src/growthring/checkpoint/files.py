@@ -6,6 +6,7 @@ the rename is only done once the contents are on the disk.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
@@ -71,20 +72,19 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     except OSError as error:
         raise write_error(path, error) from error
     finally:
-        try:
+        with contextlib.suppress(OSError):  # the error on its way says more
             temporary.unlink(missing_ok=True)
-        except OSError:
-            pass  # the error on its way says more
 
 
-def write_error(path: Path, error: OSError, kept: str = "What was there before") -> CheckpointError:
+def write_error(
+    path: Path, error: OSError, kept: str = "What was there before", num_bytes: int | None = None
+) -> CheckpointError:
     """Returns the error for what the system refused to write."""
     reason = error.strerror or str(error)
     if error.errno in _FULL:
-        try:
-            reason += f", {shutil.disk_usage(path.parent).free / 1e6:.1f} MB are free"
-        except OSError:
-            pass
+        with contextlib.suppress(OSError):
+            needed = f"{num_bytes / 1e6:.1f} MB are needed, " if num_bytes is not None else ""
+            reason += f" ({needed}{shutil.disk_usage(path.parent).free / 1e6:.1f} MB free)"
         advice = "Free some space there, or write to another disk."
     elif isinstance(error, PermissionError) or error.errno == errno.EROFS:
         advice = "Check who may write there."

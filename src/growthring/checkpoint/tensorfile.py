@@ -108,7 +108,7 @@ def read_tensors(path: Path, crc: int | None = None) -> dict[str, Tensor]:
         tensors = {}
         for name, dtype, shape, num_bytes in _layout(header, size - len(opening)):
             memory = torch.empty(num_bytes, dtype=torch.uint8)
-            data = memoryview(memory.numpy())
+            data = memory.numpy().data
             if file.readinto(data) != num_bytes:  # type: ignore[attr-defined]
                 raise CheckpointError(f"'{path.name}' became shorter while it was read.")
             if crc is not None:
@@ -133,7 +133,7 @@ def read_metadata(path: Path) -> dict[str, str]:
 def _bytes_of(tensor: Tensor) -> memoryview:
     # One tensor at a time comes from its device, or is made contiguous.
     tensor = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
-    return memoryview(tensor.reshape(-1).view(torch.uint8).numpy())
+    return tensor.reshape(-1).view(torch.uint8).numpy().data
 
 
 def _read_header(file: BinaryIO, size: int) -> tuple[dict[str, Any], bytes]:

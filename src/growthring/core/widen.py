@@ -84,6 +84,21 @@ def _scatter(
         target.movedim(tuple(axes), front)[index] = source.movedim(tuple(axes), front)
 
 
+def formatted(new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
+    """`new` in the memory format (channels_last) of `old`.
+
+    >>> old = torch.ones(2, 3, 4, 4).to(memory_format=torch.channels_last)
+    >>> formatted(torch.ones(4, 3, 4, 4), old).is_contiguous()
+    False
+    """
+    if old.is_contiguous():
+        return new
+    for axes, memory_format in ((4, torch.channels_last), (5, torch.channels_last_3d)):
+        if old.dim() == axes and old.is_contiguous(memory_format=memory_format):
+            return new.contiguous(memory_format=memory_format)
+    return new
+
+
 def widen_constant(
     old: torch.Tensor, layouts: Sequence[Layout], value: float, factor: float | torch.Tensor = 1.0
 ) -> torch.Tensor:

@@ -71,7 +71,9 @@ class Augmentation:
     def __post_init__(self) -> None:
         check_mean_std(self.mean, self.std)
         if self.shift < 0:
-            raise InputError(f"shift={self.shift}: the largest shift is a number of pixels, 0 or more.")
+            raise InputError(
+                f"shift={self.shift}: the largest shift is a number of pixels, 0 or more."
+            )
 
     @classmethod
     def of(cls, data: ImageData, *, shift: int = 0, mirror: bool = False) -> Augmentation:

@@ -90,7 +90,9 @@ class ImageData:
     def subset(self, n: int) -> ImageData:
         """The first n images, sharing memory with all of them."""
         if not 1 <= n <= len(self):
-            raise InputError(f"subset({n}): '{self.name}' has {len(self)} images; ask for 1 or more.")
+            raise InputError(
+                f"subset({n}): '{self.name}' has {len(self)} images; ask for 1 or more."
+            )
         return replace(self, images=self.images[:n], labels=self.labels[:n])
 
     def resize(self, side: int) -> ImageData:

@@ -158,10 +158,13 @@ class Adam(RingOptimizer, torch.optim.Adam):
             tops = [as_real(t) for t in largest if t is not None]
             torch._foreach_maximum_(tops, squares)
             squares = tops
-        roots = list(torch._foreach_sqrt(squares))
+        roots = [root.to(batch.dtype).contiguous() for root in torch._foreach_sqrt(squares)]
         batch.add_(roots, second * group["eps"])
         batch.mul_(roots, first / (rates * second))  # infinite where the rate is 0: no update
-        torch._foreach_addcdiv_(params, means, roots, value=-1)
+        if batch.real_dtype == batch.dtype:
+            torch._foreach_addcdiv_(params, means, roots, value=-1)
+        else:
+            torch._foreach_sub_(params, torch._foreach_div(means, roots))
 
 
 class AdamW(Adam, torch.optim.AdamW):

@@ -38,11 +38,11 @@ def corrections(beta: float, table: Sequence[tuple[float, ...]], like: Tensor) -
 
 
 def born(state: dict[str, Any], num_rings: int) -> tuple[int, ...]:
-    """`births` of a parameter after it grew to `num_rings` rings now.
+    """`births` of a parameter whose last ring, of `num_rings`, is born now.
 
-    >>> born({"step": torch.tensor(5.0)}, 2)
-    (0, 5)
+    >>> born({"step": torch.tensor(5.0)}, 3)
+    (0, 0, 5)
     """
-    step = int(state["step"])
-    births = tuple(state.get("births", (0,)))[:num_rings]
-    return (*births, *[step] * (num_rings - len(births)))
+    births = tuple(state.get("births", ()))
+    older = (*births, *[0] * num_rings)[: num_rings - 1]  # unknown births: as old as the parameter
+    return (*older, int(state["step"]))

@@ -46,6 +46,7 @@ class AvaGrad(RingOptimizer, Optimizer):
     """
 
     _rings_have_state = True
+    _takes_sparse = False
 
     def __init__(
         self,
@@ -91,8 +92,6 @@ class AvaGrad(RingOptimizer, Optimizer):
         for group in self.param_groups:
             params = [p for p in group["params"] if p.grad is not None]
             for p in params:
-                if p.grad.is_sparse:
-                    raise InputError("AvaGrad does not take sparse gradients; use sparse=False.")
                 if not self.state[p]:
                     self.state[p]["step"] = torch.tensor(0.0)
                     self.state[p]["exp_avg"] = torch.zeros_like(p)
@@ -122,7 +121,7 @@ class AvaGrad(RingOptimizer, Optimizer):
         first = corrections(beta1, table, factors)
         second = corrections(beta2, before, factors).sqrt_()
         # η = 1/(√v/√b₂ + ε) = √b₂/(√v + ε√b₂); b₂ = 0 at the first step, where the rate is 0
-        etas = list(torch._foreach_sqrt(squares))
+        etas = [root.to(batch.dtype).contiguous() for root in torch._foreach_sqrt(squares)]
         batch.add_(etas, torch.where(second > 0, second * group["eps"], 1.0))
         torch._foreach_reciprocal_(etas)
         mean_square = batch.squares(etas) / batch.counts

@@ -11,7 +11,14 @@ from torch.optim import Optimizer
 from growthring.errors import InputError
 from growthring.optim.book import RingBook, buckets
 from growthring.optim.geometry import ParameterRings, RingBatch
-from growthring.optim.options import DEFAULTS, RingOptions, check_options
+from growthring.optim.options import (
+    DEFAULTS,
+    RingOptions,
+    check_options,
+    complete,
+    loaded_groups,
+    saved_groups,
+)
 
 
 class RingOptimizer(Optimizer):
@@ -23,13 +30,13 @@ class RingOptimizer(Optimizer):
 
     # A parameter's state in which every ring needs a life of its own (Adam's age) is always ringed.
     _rings_have_state = False
+    _takes_sparse = True
     # Options of this class that differ from DEFAULTS.
     _ring_defaults: ClassVar[Mapping[str, Any]] = {}
 
     def _init_rings(self, given: RingOptions) -> None:
         """Checks the options and writes them to every group (groups may bring their own)."""
-        options = {**DEFAULTS, **self._ring_defaults, **given}
-        check_options(options)
+        options = complete(given, self._ring_defaults)
         self.defaults |= options
         for group in self.param_groups:
             for name, value in options.items():
@@ -39,16 +46,15 @@ class RingOptimizer(Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As torch's; the group may bring ring options of its own."""
-        super().add_param_group(param_group)
         if "rate_adaptation" in self.defaults:  # else _init_rings checks
-            check_options(self.param_groups[-1])
+            check_options({**self.defaults, **param_group})
+        super().add_param_group(param_group)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_book": self._book}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        if (
-            "_book" not in self.__dict__
-        ):  # a copy or a pickle: without a Grower until it is bound again
-            self._book = RingBook(self)
         for group in self.param_groups:
             for name, value in {**DEFAULTS, **self._ring_defaults}.items():
                 group.setdefault(name, self.defaults.get(name, value))
@@ -99,9 +105,7 @@ class RingOptimizer(Optimizer):
     def state_dict(self) -> dict[str, Any]:
         """As torch's, with the births of the rings and the rates so far under "rings"."""
         state = super().state_dict()
-        for group in state["param_groups"]:
-            if callable(group.get("rate_adaptation")):
-                group["rate_adaptation"] = "callable"  # code is not saved
+        saved_groups(state["param_groups"])
         return {**state, "rings": self._book.state_dict()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -110,35 +114,12 @@ class RingOptimizer(Optimizer):
         Raises:
             InputError: it is of other widths or another number of rings; nothing is changed then.
         """
-        self._check_shapes(state_dict)
         rings = state_dict.get("rings")
-        if rings is not None:
-            self._book.check_state(rings)
-        rules = [group["rate_adaptation"] for group in self.param_groups]
-        super().load_state_dict({k: v for k, v in state_dict.items() if k != "rings"})
-        for group, rule in zip(self.param_groups, rules, strict=True):
-            if group["rate_adaptation"] == "callable":
-                group["rate_adaptation"] = rule
+        self._book.check_state(state_dict)
+        groups = loaded_groups(self.param_groups, list(state_dict["param_groups"]))
+        super().load_state_dict({"state": state_dict["state"], "param_groups": groups})
         if rings is not None:
             self._book.load_state_dict(rings)
-
-    def _check_shapes(self, state_dict: Mapping[str, Any]) -> None:
-        groups, saved = self.param_groups, state_dict["param_groups"]
-        if [len(g["params"]) for g in groups] != [len(g["params"]) for g in saved]:
-            return  # torch says it
-        own = [p for group in groups for p in group["params"]]
-        ids = [i for group in saved for i in group["params"]]
-        for parameter, i in zip(own, ids, strict=True):
-            for key, value in state_dict["state"].get(i, {}).items():
-                is_tensor = isinstance(value, Tensor) and value.dim() > 0
-                if is_tensor and value.shape != parameter.shape:
-                    rings = self._book.rings.get(parameter)
-                    name = f"'{rings.name}'" if rings else f"parameter {i}"
-                    raise InputError(
-                        f"the saved '{key}' of {name} is {tuple(value.shape)}, the parameter "
-                        f"{tuple(parameter.shape)}: the state is of other widths. Bring the model to "
-                        "the saved stage first: grower.load_state_dict(...), then the optimizer's."
-                    )
 
     # For `step` of the subclasses.
 
@@ -149,20 +130,31 @@ class RingOptimizer(Optimizer):
         )
 
     def _check_gradients(self) -> None:
-        """Refuses sparse gradients of ringed parameters before anything is changed."""
+        """Refuses sparse gradients before anything is changed, where a dense one is needed."""
         for group in self.param_groups:
             for p in group["params"]:
-                if p.grad is not None and p.grad.is_sparse and self._is_ringed(group, p):
+                if p.grad is None or not p.grad.is_sparse:
+                    continue
+                if not self._takes_sparse or self._is_ringed(group, p):
                     raise InputError(
-                        f"'{self._book.rings[p].name}' has a sparse gradient, and rates per ring need a "
-                        "dense one. Use sparse=False, or torch's SGD or SparseAdam with the Grower."
+                        f"'{self._book.rings_of(p).name}' has a sparse gradient, and "
+                        f"{type(self).__name__} (or a rate for each ring) needs a dense one. Use "
+                        "sparse=False, or torch's SGD or SparseAdam with the Grower."
                     )
 
     def _begin(self) -> None:
         """Before a step; nothing has been changed if it raises."""
-        if self._book:
-            self._check_gradients()
-            self._book.tick()
+        self._check_gradients()
+        if not self._book:
+            return
+        self._book.tick()
+        for group in self.param_groups:
+            if callable(
+                group["rate_adaptation"]
+            ):  # a user's code may fail: better now than half-way
+                ringed = [p for p in group["params"] if self._book.has_factors(group, p)]
+                for parameters in buckets(ringed):
+                    self._book.factors(group, parameters)
 
     def _end(self) -> None:
         if self._book:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -109,7 +110,7 @@ class RingBook:
 
     def batch(self, parameters: Sequence[Tensor]) -> RingBatch:
         """Geometry of parameters that share device and type, kept until the rings change."""
-        key = tuple((id(p), p.shape, p.device, p.is_contiguous()) for p in parameters)
+        key = tuple((id(p), p.shape, p.dtype, p.device, p.is_contiguous()) for p in parameters)
         if key not in self._batches:
             if len(self._batches) > 64:  # sets of parameters with gradients that never repeat
                 self._batches.clear()
@@ -190,14 +191,51 @@ class RingBook:
             "history": [list(history) for history in self._history],
         }
 
-    def check_state(self, state: Mapping[str, Any]) -> None:
-        """Refuses a record of another number of rings."""
+    def take(self, other: RingBook, memo: dict[int, Any]) -> None:
+        """Becomes a copy of another book, with the parameters that `memo` has for the other's."""
+        self.rings = copy.deepcopy(other.rings, memo)
+        self.load_state_dict(other.state_dict())
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_batches": {}}  # of views of parameters: a copy makes its own
+
+    def check_state(self, state_dict: Mapping[str, Any]) -> None:
+        """Refuses a state_dict of other widths or of another number of rings."""
+        self._check_shapes(state_dict)
+        state = state_dict.get("rings")
+        if state is None:
+            return
+        missing = [key for key in ("births", "steps", "history") if key not in state]
+        if missing:
+            raise InputError(
+                f"the saved rings lack '{missing[0]}': not whole, or not from gr.optim."
+            )
         found = len(state["births"])
         if self and found != self.num_rings:
             raise InputError(
                 f"the saved optimizer knows {found} rings, the model has {self.num_rings}. Bring the "
                 "model to the saved stage first: grower.load_state_dict(...), then the optimizer's."
             )
+
+    def _check_shapes(self, state_dict: Mapping[str, Any]) -> None:
+        groups, saved = self._optimizer.param_groups, state_dict["param_groups"]
+        if [len(g["params"]) for g in groups] != [len(g["params"]) for g in saved]:
+            return  # torch says it
+        own = [p for group in groups for p in group["params"]]
+        ids = [i for group in saved for i in group["params"]]
+        for parameter, i in zip(own, ids, strict=True):
+            for key, value in state_dict["state"].get(i, {}).items():
+                if not isinstance(value, Tensor) or value.dim() != parameter.dim():
+                    continue
+                pairs = zip(value.shape, parameter.shape, strict=True)
+                if any(n not in (1, m) for n, m in pairs):
+                    rings = self.rings.get(parameter)
+                    name = f"'{rings.name}'" if rings else f"parameter {i}"
+                    raise InputError(
+                        f"the saved '{key}' of {name} is {tuple(value.shape)}, the parameter "
+                        f"{tuple(parameter.shape)}: the state is of other widths. Bring the model to "
+                        "the saved stage first: grower.load_state_dict(...), then the optimizer's."
+                    )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes up a saved record."""

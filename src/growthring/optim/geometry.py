@@ -89,7 +89,8 @@ class RingGeometry:
     ) -> None:
         real = as_real(parameter)
         axes = [axis.to(real.device) for axis in rings.axes]
-        axes += [axes[0].new_zeros(2)] if parameter.is_complex() and axes else []
+        if parameter.is_complex():
+            axes.append(torch.zeros(2, dtype=torch.int64, device=real.device))
         zero = torch.zeros(1, dtype=torch.int64, device=real.device)
         rows = axes[0] if axes else zero
         rest = zero
@@ -130,7 +131,7 @@ class RingGeometry:
         Returns:
             (rings,)
         """
-        matrix = as_real(values).reshape(self.rows, -1)
+        matrix = as_real(values).reshape(self.rows, len(self._rest))
         if self._sum_by_runs:
             parts = matrix.split(self.rest_lengths, dim=1)
             norms = [torch.linalg.vector_norm(part, dim=1, dtype=self.dtype) for part in parts]
@@ -157,7 +158,7 @@ class RingGeometry:
         real = as_real(values)
         if not self.by_runs:
             return [real]
-        shape = (self.rows, len(self.index[0]))
+        shape = (self.rows, len(self._rest))
         matrix = real.view(shape) if is_target else real.reshape(shape)
         return list(matrix.split(self.lengths))
 
@@ -205,7 +206,7 @@ class RingBatch:
 
     def spread(self, table: Tensor) -> list[Tensor]:
         """Numbers per parameter and ring, (parameters, rings), as factors for `parts`."""
-        flat = table.to(self.real_dtype).flatten().index_select(0, self._index)
+        flat = table.to(self.dtype).flatten().index_select(0, self._index)
         factors: list[Tensor] = []
         for g, vectors in zip(self.geometries, flat.split(self._sizes), strict=True):
             factors += g.spread(vectors.view(g.index.shape))
@@ -218,9 +219,11 @@ class RingBatch:
 
     def addcmul_(self, targets: Sequence[Tensor], updates: Sequence[Tensor], rates: Tensor) -> None:
         """Target −= rate · update, with the rates of each parameter's rings, (parameters, rings)."""
-        torch._foreach_addcmul_(
-            self.parts(targets, True), self.parts(updates), self.spread(rates), value=-1
-        )
+        goals, parts, factors = self.parts(targets, True), self.parts(updates), self.spread(rates)
+        if self.real_dtype == self.dtype:
+            torch._foreach_addcmul_(goals, parts, factors, value=-1)
+        else:  # a small rate is nothing in half precision, so the product is made in single
+            torch._foreach_sub_(goals, torch._foreach_mul(factors, parts))
 
     def add_(self, targets: Sequence[Tensor], numbers: Tensor) -> None:
         """Target += number, a number for each ring."""

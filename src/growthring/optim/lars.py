@@ -41,6 +41,7 @@ class LARS(RingOptimizer, Optimizer):
     [3.0, 3.5]
     """
 
+    _takes_sparse = False
     _ring_defaults: ClassVar[Mapping[str, Any]] = {
         "rate_adaptation": None,
         "state_at_growth": "reset",
@@ -93,8 +94,6 @@ class LARS(RingOptimizer, Optimizer):
         self._begin()
         for group in self.param_groups:
             params = [p for p in group["params"] if p.grad is not None]
-            if any(p.grad.is_sparse for p in params):
-                raise InputError("LARS does not take sparse gradients; use sparse=False.")
             for part in buckets(params):
                 self._step(group, part)
         self._end()

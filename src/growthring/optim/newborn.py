@@ -10,6 +10,7 @@ list of known optimizers is needed.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections import OrderedDict, defaultdict
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ class Newborn:
 
     Attributes:
         axes: for each of its axes the parameter's axis that it runs along, None for one of size 1.
+        is_flat: whether it is the flattened parameter's shape instead (then `axes` are the parameter's).
         fill: the value of every entry, or None if it is a copy of the parameter.
         degree: power of the gradients' scale that it follows: 1 for a mean, 2 for a mean square.
     """
@@ -35,6 +37,7 @@ class Newborn:
     axes: tuple[int | None, ...]
     fill: float | None
     degree: int
+    is_flat: bool = False
 
 
 class CannotTell(Exception):
@@ -63,7 +66,7 @@ def newborn_state(
         for _ in range(2)
     )
     try:
-        still, once, twice = (
+        (still, moved), (once, _), (twice, _) = (
             _first_state(optimizer, group, start, k * gradient) for k in (0.0, 1.0, 2.0)
         )
     except Exception as error:
@@ -72,6 +75,8 @@ def newborn_state(
     for key, value in still.items():
         if not isinstance(value, Tensor) or value.numel() <= 1:
             continue
+        is_flat = len(shape) > 1 and tuple(value.shape) == (start.numel(),)
+        value = value.view(shape) if is_flat else value
         axes = tuple(shape.index(n) if n in shape else None for n in value.shape)
         is_whole = all(a is not None or n == 1 for a, n in zip(axes, value.shape, strict=True))
         if not is_whole or len({a for a in axes if a is not None}) < sum(
@@ -80,20 +85,23 @@ def newborn_state(
             continue
         constant = value.flatten()[0]
         if bool((value == constant).all()):
-            degree = _degree(value, once.get(key), twice.get(key))
-            result[key] = Newborn(axes, float(constant.real), degree)
-        elif value.shape == start.shape and torch.allclose(value.to(start), start):
-            result[key] = Newborn(axes, None, 0)
+            degree = _degree(value.flatten(), once.get(key), twice.get(key))
+            result[key] = Newborn(axes, float(constant.real), degree, is_flat)
+        elif value.shape == start.shape and any(
+            torch.allclose(value.to(start), weights) for weights in (start, moved)
+        ):
+            result[key] = Newborn(axes, None, 0, is_flat)
     return result
 
 
 def _first_state(
     optimizer: Optimizer, group: dict[str, Any], start: Tensor, gradient: Tensor
-) -> dict[str, Any]:
-    """State after the first step of a dummy, by an optimizer that shares nothing it changes."""
+) -> tuple[dict[str, Any], Tensor]:
+    """State and value of a dummy after its first step, by an optimizer that shares nothing it changes."""
     dummy = torch.nn.Parameter(start.clone())
     probe = object.__new__(type(optimizer))
-    probe.__dict__.update(optimizer.__dict__)
+    for name, value in optimizer.__dict__.items():
+        probe.__dict__[name] = copy.copy(value) if isinstance(value, (dict, list, set)) else value
     for name in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"):
         setattr(probe, name, OrderedDict())
     if "_book" in probe.__dict__:
@@ -101,20 +109,23 @@ def _first_state(
     quiet = {"weight_decay": 0.0} if "weight_decay" in group else {}
     probe.param_groups = [{**group, **quiet, "params": [dummy]}]
     probe.state = defaultdict(dict)
+    step: Any = type(probe).step
+    if getattr(step, "hooked", False):  # torch's wrapper, which would run everybody's global hooks
+        step = step.__wrapped__
     with torch.random.fork_rng(devices=[]):
         try:
             dummy.grad = gradient
-            type(probe).step(probe)
+            step(probe)
         except RuntimeError:  # SparseAdam
             dummy.grad = gradient.to_sparse(1) if gradient.dim() > 1 else gradient.to_sparse()
-            type(probe).step(probe)
-    return dict(probe.state.get(dummy, {}))
+            step(probe)
+    return dict(probe.state.get(dummy, {})), dummy.detach()
 
 
 def _degree(still: Tensor, once: Any, twice: Any) -> int:
     """The power of 2 by which state moved further when gradients doubled; 0 where it is none of 1 and 2."""
-    if not all(isinstance(t, Tensor) and t.shape == still.shape for t in (once, twice)):
+    if not all(isinstance(t, Tensor) and t.numel() == still.numel() for t in (once, twice)):
         return 0
-    small, large = (float((t - still).double().norm()) for t in (once, twice))
+    small, large = (float((t.flatten() - still).double().norm()) for t in (once, twice))
     power = math.log2(large / small) if small > 0 and large > 0 else 0.0
     return round(power) if abs(power - round(power)) < 0.02 and round(power) in (1, 2) else 0

@@ -51,7 +51,7 @@ def check_options(options: Mapping[str, Any]) -> None:
     >>> check_options({**DEFAULTS, "ring_schedule": "own", "total_steps": 100})
     """
     check_rule(options["rate_adaptation"])
-    if options["output_rate"] not in (None, True, False):
+    if options["output_rate"] is not None and not isinstance(options["output_rate"], bool):
         raise InputError(f"output_rate={options['output_rate']!r} is not True, False or None.")
     if options["ring_schedule"] not in ("shared", "own"):
         raise InputError(f"ring_schedule={options['ring_schedule']!r} is not 'shared' or 'own'.")
@@ -63,7 +63,8 @@ def check_options(options: Mapping[str, Any]) -> None:
             "ring_schedule='own' stretches the schedule from each ring's birth to the end of training, "
             "so it needs total_steps=, the optimizer steps of the whole run."
         )
-    if not options["max_schedule_factor"] > 0:
+    cap = options["max_schedule_factor"]
+    if isinstance(cap, bool) or not isinstance(cap, (int, float)) or not cap > 0:
         raise InputError(
             f"max_schedule_factor={options['max_schedule_factor']!r} is not a positive number."
         )
@@ -72,6 +73,41 @@ def check_options(options: Mapping[str, Any]) -> None:
         raise InputError(
             f"state_at_growth={options['state_at_growth']!r} is not one of {', '.join(choices)}."
         )
+
+
+def complete(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """All options of an optimizer: those given, checked, and defaults for the rest.
+
+    >>> complete({"rate_adaptation": None}, DEFAULTS)["ring_schedule"]
+    'shared'
+    """
+    unknown = [name for name in given if name not in DEFAULTS]
+    if unknown:
+        raise InputError(f"there is no option '{unknown[0]}'; there are {', '.join(DEFAULTS)}.")
+    options = {**DEFAULTS, **defaults, **given}
+    check_options(options)
+    return options
+
+
+def saved_groups(groups: list[dict[str, Any]]) -> None:
+    """Makes the groups of a state_dict plain data: code is not saved."""
+    for group in groups:
+        if callable(group.get("rate_adaptation")):
+            group["rate_adaptation"] = "callable"
+
+
+def loaded_groups(
+    groups: list[dict[str, Any]], saved: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Saved groups with the present options where they have none (a torch state_dict) or cannot (code)."""
+    result = []
+    for group, theirs in zip(groups, saved, strict=False):
+        own = {name: group[name] for name in DEFAULTS if name in group}
+        merged = {**own, **theirs}
+        if merged.get("rate_adaptation") == "callable":
+            merged["rate_adaptation"] = own["rate_adaptation"]
+        result.append(merged)
+    return result + list(saved[len(result) :])
 
 
 def option(group: Mapping[str, Any], name: str) -> Any:

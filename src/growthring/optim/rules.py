@@ -45,7 +45,7 @@ RULES: dict[str, Callable[[Tensor], Tensor]] = {"norm": norm_rule, "max": max_ru
 
 def check_rule(rule: Any) -> None:
     """Refuses what is not a rule."""
-    if rule is not None and not callable(rule) and rule not in RULES:
+    if rule is not None and not callable(rule) and not (isinstance(rule, str) and rule in RULES):
         raise InputError(
             f"rate_adaptation={rule!r} is not 'norm', 'max', None or a function from the norms of a "
             "parameter's rings to their factors."
@@ -53,10 +53,10 @@ def check_rule(rule: Any) -> None:
 
 
 def apply_rule(rule: Rule, norms: Tensor, names: Sequence[str]) -> Tensor:
-    """Factors of several parameters' rings; 1 where the rule has no answer.
+    """Factors of several parameters' rings; 1, as without rings, where a rule has no sensible answer.
 
-    A ring of norm 0 (nothing in it, or seed weights that are zero) and norms that are not finite give
-    no scale to go by, so those rings train at the base rate, as they would without rings.
+    A ring of norm 0 would not move at a rate of 0, and could never leave it; and norms that are not
+    finite, or seed weights that are all zero, give no scale to go by.
 
     Args:
         rule: not None.
@@ -81,7 +81,9 @@ def apply_rule(rule: Rule, norms: Tensor, names: Sequence[str]) -> Tensor:
                 )
             rows.append(result.to(norms))
         factors = torch.stack(rows)
-    known = torch.isfinite(factors) & (norms > 0) & (norms[..., :1] > 0)
+    known = torch.isfinite(factors)
+    if rule != "max":
+        known &= (norms > 0) & (norms[..., :1] > 0)
     return torch.where(known, factors, 1.0)
 
 

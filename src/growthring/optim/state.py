@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from growthring.core.axes import Layout
-from growthring.core.widen import place_old, widen_constant
+from growthring.core.widen import formatted, place_old, widen_constant
 from growthring.errors import GrowthStepError
 from growthring.optim.ages import born
 from growthring.optim.newborn import CannotTell, Newborn, newborn_state
@@ -174,11 +175,16 @@ def _grow(
 
 
 def _shape(newborn: Newborn, shape: tuple[int, ...]) -> tuple[int, ...]:
+    if newborn.is_flat:
+        return (math.prod(shape),)
     return tuple(1 if axis is None else shape[axis] for axis in newborn.axes)
 
 
 def _widen(value: Tensor, parameter: Tensor, how: Grown, newborn: Newborn, rescale: bool) -> Tensor:
     """One state tensor, widened along the axes that it shares with the parameter."""
+    if newborn.is_flat:
+        shaped = replace(newborn, is_flat=False)
+        return _widen(value.view(how.shape), parameter, how, shaped, rescale).flatten()
     if newborn.fill is None:  # a copy of the weights: follows them in scale, and starts as they do
         new = parameter.detach().clone().to(value)
         place_old(value, new, how.layouts, how.factor)
@@ -190,7 +196,7 @@ def _widen(value: Tensor, parameter: Tensor, how: Grown, newborn: Newborn, resca
     layouts = [one if axis is None else how.layouts[axis] for axis in newborn.axes]
     if not any(lay.grows for lay in layouts):
         return value
-    return widen_constant(value, layouts, newborn.fill)
+    return formatted(widen_constant(value, layouts, newborn.fill), value)
 
 
 def _along(

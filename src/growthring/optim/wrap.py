@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any, TypeVar, Unpack
 
@@ -13,7 +14,14 @@ from growthring.errors import InputError
 from growthring.optim.base import RingOptimizer
 from growthring.optim.book import RingBook, buckets
 from growthring.optim.geometry import as_real
-from growthring.optim.options import DEFAULTS, RingOptions, check_options
+from growthring.optim.newborn import CannotTell, newborn_state
+from growthring.optim.options import (
+    RingOptions,
+    check_options,
+    complete,
+    loaded_groups,
+    saved_groups,
+)
 
 AnyOptimizer = TypeVar("AnyOptimizer", bound=Optimizer)
 
@@ -44,15 +52,32 @@ def with_rings(optimizer: AnyOptimizer, **rings: Unpack[RingOptions]) -> AnyOpti
         )
     if book_of(optimizer) is not None:
         raise InputError(f"this {type(optimizer).__name__} has rings already.")
-    options = {**DEFAULTS, **rings}
+    options = complete(rings, {})
     for group in optimizer.param_groups:
         check_options({**options, **group})
+        _check_formula(optimizer, group)
     optimizer.defaults |= options
     for group in optimizer.param_groups:
         for name, value in options.items():
             group.setdefault(name, value)
     _Rescaler(optimizer)
     return optimizer
+
+
+def _check_formula(optimizer: Optimizer, group: dict[str, Any]) -> None:
+    """Refuses an optimizer that keeps weights elsewhere: scaling what it moves here would not reach those."""
+    for p in group["params"][:1]:
+        try:
+            known = newborn_state(optimizer, group, p)
+        except CannotTell:
+            continue
+        copies = [key for key, newborn in known.items() if newborn.fill is None]
+        if copies:
+            raise InputError(
+                f"{type(optimizer).__name__} keeps a copy of the weights ('{copies[0]}') that moves by a rule "
+                "of its own, so rates per ring cannot be added from outside. The Grower carries its "
+                "state all the same: pass it the optimizer as it is."
+            )
 
 
 def book_of(optimizer: Optimizer) -> RingBook | None:
@@ -68,6 +93,9 @@ class _Rescaler:
         self._book = RingBook(optimizer)
         self._before: list[tuple[dict[str, Any], list[Tensor], list[Tensor], Tensor]] = []
         self._loaded: Mapping[str, Any] | None = None
+        self._optimizer, self._add = optimizer, optimizer.add_param_group
+        optimizer.add_param_group = self._add_group  # type: ignore[method-assign]
+        optimizer.__deepcopy__ = self._copy  # type: ignore[attr-defined]
         optimizer._book = self._book  # type: ignore[attr-defined]
         optimizer.rate_factors = self._book.rate_factors  # type: ignore[attr-defined]
         optimizer.weight_norms = self._book.weight_norms  # type: ignore[attr-defined]
@@ -103,25 +131,30 @@ class _Rescaler:
         self._before = []
         self._book.tock()
 
+    def _add_group(self, param_group: dict[str, Any]) -> None:
+        check_options({**self._optimizer.defaults, **param_group})
+        self._add(param_group)
+
     def _save(self, optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
-        for group in state["param_groups"]:
-            if callable(group.get("rate_adaptation")):
-                group["rate_adaptation"] = "callable"
+        saved_groups(state["param_groups"])
         return {**state, "rings": self._book.state_dict()}
 
     def _check(self, optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
+        self._book.check_state(state)
         self._loaded = state.get("rings")
-        if self._loaded is not None:
-            self._book.check_state(self._loaded)
-        rules = [group["rate_adaptation"] for group in optimizer.param_groups]
-        groups = [
-            {**group, "rate_adaptation": rule}
-            if group.get("rate_adaptation", "callable") == "callable"
-            else group
-            for group, rule in zip(state["param_groups"], rules, strict=False)
-        ]
-        return {**state, "param_groups": groups + state["param_groups"][len(groups) :]}
+        groups = loaded_groups(optimizer.param_groups, list(state["param_groups"]))
+        return {"state": state["state"], "param_groups": groups}
 
     def _load(self, optimizer: Optimizer) -> None:
         if self._loaded is not None:
             self._book.load_state_dict(self._loaded)
+
+    def _copy(self, memo: dict[int, Any]) -> Optimizer:
+        """copy.deepcopy of the optimizer: torch's leaves hooks out, so the copy gets its own."""
+        hidden = self._optimizer.__dict__.pop("__deepcopy__")
+        try:
+            twin = copy.deepcopy(self._optimizer, memo)
+        finally:
+            self._optimizer.__dict__["__deepcopy__"] = hidden
+        _Rescaler(twin)._book.take(self._book, memo)
+        return twin

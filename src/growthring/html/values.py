@@ -1,0 +1,79 @@
+"""Values that came out of JSON and may be anything: numbers, texts and lists, or nothing."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+_LARGEST = 1e100  # a chart computes with differences and logarithms of what it shows
+
+
+def number(value: Any) -> float | None:
+    """Returns a finite number, or None for anything else (null, NaN, texts, true).
+
+    >>> number(3), number(float("nan")), number("NaN"), number(True), number(10**999)
+    (3.0, None, None, None, None)
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    # An integer may be too large for a float, but it can be compared.
+    return float(value) if abs(value) < _LARGEST else None
+
+
+def whole(value: Any) -> int | None:
+    """Returns a whole number, or None.
+
+    >>> whole(3.0), whole(2.5), whole(None)
+    (3, None, None)
+    """
+    found = number(value)
+    return int(found) if found is not None and found == math.floor(found) else None
+
+
+def mapping(value: Any) -> dict[str, Any]:
+    """Returns a dictionary as it is, and an empty one for anything else."""
+    return value if isinstance(value, dict) else {}
+
+
+def items(value: Any) -> list[Any]:
+    """Returns a list as it is, and an empty one for anything else."""
+    return value if isinstance(value, list) else []
+
+
+def string(value: Any) -> str:
+    """Returns a setting as a short text.
+
+    >>> string("sgd"), string(0.1), string(None), string([1, 2])
+    ('sgd', '0.1', 'none', '[1, 2]')
+    """
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def canonical(value: Any) -> str:
+    """Returns the same text for equal values, whatever the order of their keys.
+
+    >>> canonical({"b": 1, "a": 2}) == canonical({"a": 2, "b": 1})
+    True
+    """
+    return json.dumps(value, sort_keys=True)
+
+
+def parse(data: bytes) -> Any:
+    """Reads JSON; what cannot be read raises ValueError, whatever is wrong with it.
+
+    >>> parse(b'{"loss": NaN}')
+    {'loss': nan}
+    """
+    try:
+        return json.loads(data.decode("utf-8", errors="replace"))
+    except RecursionError:
+        raise ValueError("nested too deeply") from None

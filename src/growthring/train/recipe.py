@@ -1,0 +1,189 @@
+"""Recipe: everything that decides a training run, as one frozen value."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import importlib.util
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from growthring.errors import InputError
+
+ModelFunction = Callable[..., nn.Module]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Settings of a run. A recipe is a function that returns one; `--set key=value` changes fields.
+
+    Attributes:
+        name: of the recipe.
+        model: makes the full-size model; called with `model_options` and a `generator` for its weights.
+        model_options: keyword arguments of `model`.
+        data: name of a data set for `growthring.data.load`.
+        input_shape: of one example, (channels, height, width).
+        num_train: use only the first so many training examples; None for all.
+        side: average images down to side × side; None leaves them.
+        shift: pixels of random shift.
+        mirror: whether images are mirrored at random.
+        stages, start, growth, epochs, first_epochs, epoch_growth, batch_size, batch_growth, batch_rate,
+            schedule, round_to, freeze: see `growthring.plan`.
+        budget: share of fixed-size training's FLOPs to stay within, see `growthring.plan`.
+        optimizer: sgd, adam, adamw, avagrad or lars.
+        lr: learning rate at its peak.
+        optimizer_options: more keyword arguments of the optimizer, ring options included.
+        warmup_steps: steps over which the rate rises from 0.
+        lr_schedule: "cosine" over the whole run, or "constant".
+        label_smoothing: of the cross entropy.
+        clip_norm: gradients are clipped to this norm; None does not clip.
+        variance_transfer, noise: see `growthring.Grower`.
+        precision: "float32" or "bfloat16" (autocast).
+        compile: torch.compile, anew at every stage.
+        fixed: train the full-size model from the start: the baseline.
+        seed: of all random numbers.
+        published: the paper's training cost in percent, for comparison.
+    """
+
+    name: str
+    model: ModelFunction
+    model_options: Mapping[str, Any] = field(default_factory=dict)
+    data: str = "digits"
+    input_shape: tuple[int, ...] = (3, 32, 32)
+    num_train: int | None = None
+    side: int | None = None
+    shift: int = 4
+    mirror: bool = True
+    stages: int = 9
+    start: float = 0.25
+    growth: float | None = 0.2
+    epochs: int = 160
+    first_epochs: int | None = None
+    epoch_growth: float = 0.2
+    batch_size: int = 128
+    batch_growth: float = 0.0
+    batch_rate: str = "none"
+    schedule: str = "published"
+    round_to: int = 2
+    freeze: tuple[str, ...] = ()
+    budget: float | None = None
+    optimizer: str = "sgd"
+    lr: float = 0.1
+    optimizer_options: Mapping[str, Any] = field(default_factory=dict)
+    warmup_steps: int = 0
+    lr_schedule: str = "cosine"
+    label_smoothing: float = 0.0
+    clip_norm: float | None = None
+    variance_transfer: str = "paper"
+    noise: float = 1e-3
+    precision: str = "float32"
+    compile: bool = False
+    fixed: bool = False
+    seed: int = 0
+    published: float | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The settings as JSON can hold them; the model by its qualified name."""
+        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        values["model"] = f"{self.model.__module__}.{self.model.__qualname__}"
+        return dict(json.loads(json.dumps(values, default=repr)))
+
+
+def change(recipe: Recipe, settings: list[str]) -> Recipe:
+    """A recipe with `key=value` settings applied; `optimizer_options.momentum=0.8` reaches into mappings.
+
+    >>> from growthring.zoo import mlp8
+    >>> change(Recipe("mine", mlp8), ["epochs=3", "optimizer_options.momentum=0.8"]).epochs
+    3
+    """
+    fields = {f.name: f for f in dataclasses.fields(recipe)}
+    for setting in settings:
+        key, separator, text = setting.partition("=")
+        name, _, inner = key.strip().partition(".")
+        if not separator or name not in fields:
+            near = ", ".join(sorted(set(fields) - {"name", "model"}))
+            raise InputError(f"--set {setting!r}: expected key=value with a key out of {near}.")
+        if name in ("name", "model"):
+            raise InputError(f"--set {setting!r}: write a recipe of your own to change the {name}.")
+        value = _value(text)
+        old = getattr(recipe, name)
+        if inner:
+            if not isinstance(old, Mapping):
+                raise InputError(f"--set {setting!r}: '{name}' has no parts.")
+            value = {**old, inner: value}
+        elif not _fits(old, value, str(fields[name].type)):
+            raise InputError(
+                f"--set {setting!r}: '{name}' is {fields[name].type}, not {type(value).__name__}."
+            )
+        recipe = dataclasses.replace(recipe, **{name: value})
+    return recipe
+
+
+def _value(text: str) -> Any:
+    known = {"true": True, "false": False, "none": None, "null": None}
+    if text.strip().lower() in known:
+        return known[text.strip().lower()]
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def _fits(old: Any, value: Any, kind: str) -> bool:
+    """Whether a value is of a field's type, going by its annotation."""
+    if value is None:
+        return "None" in kind
+    if isinstance(value, bool):
+        return kind.startswith("bool")
+    if isinstance(value, int):
+        return "int" in kind or "float" in kind
+    if isinstance(value, float):
+        return "float" in kind
+    if isinstance(value, str):
+        return kind.startswith("str")
+    if isinstance(value, (tuple, list)):
+        return "tuple" in kind
+    return isinstance(value, Mapping) and "Mapping" in kind
+
+
+def load_recipe(source: str, known: Mapping[str, Callable[[], Recipe]]) -> Recipe:
+    """A recipe by name, or from a user's file as `path/to/file.py:function`."""
+    path, separator, function = source.rpartition(":")
+    if not separator or not path.endswith(".py"):
+        if source not in known:
+            listed = ", ".join(known)
+            raise InputError(
+                f"there is no recipe '{source}'. Known: {listed}; or path/to/file.py:function."
+            )
+        return known[source]()
+    file = Path(path)
+    if not file.is_file():
+        raise InputError(f"there is no file '{path}'.")
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    make = getattr(module, function, None)
+    if not callable(make):
+        raise InputError(f"'{path}' has no function '{function}'.")
+    recipe = make()
+    if not isinstance(recipe, Recipe):
+        raise InputError(
+            f"'{source}' returned a {type(recipe).__name__}, not a growthring.train.Recipe."
+        )
+    return recipe
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """What differs between two recipes' settings, in words.
+
+    >>> differences({"epochs": 3}, {"epochs": 4})
+    ['epochs: 3 -> 4']
+    """
+    keys = dict.fromkeys([*old, *new])
+    return [f"{k}: {old.get(k)!r} -> {new.get(k)!r}" for k in keys if old.get(k) != new.get(k)]

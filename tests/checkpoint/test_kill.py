@@ -1,0 +1,69 @@
+"""kill -9 at any moment of a write leaves the newest checkpoint, or the one before, readable."""
+
+import random
+import signal
+import sys
+
+import pytest
+import torch
+
+from growthring.checkpoint import list_checkpoints, read_checkpoint, write_checkpoint
+from tests.checkpoint.processes import kill_self, on_call, run_in_child
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
+
+
+def state_of(step, size):
+    return {"weight": torch.full((size,), float(step)), "optimizer": [{"step": step}] * 20}
+
+
+def check(run):
+    checkpoint = read_checkpoint(run)
+    assert not checkpoint.skipped
+    assert (checkpoint.state["weight"] == checkpoint.step).all()
+    assert checkpoint.state["optimizer"][-1] == {"step": checkpoint.step}
+    return checkpoint.step
+
+
+@pytest.mark.parametrize("keep", [1, 2])
+@pytest.mark.parametrize("again", [False, True], ids=["new step", "same step"])
+def test_killed_at_every_call_to_the_file_system(again, keep, tmp_path):
+    for number in range(1, 200):
+        run = tmp_path / str(number)
+        for step in (1, 2):
+            write_checkpoint(run, state_of(step, 100), step, keep=2)
+        new = 2 if again else 3
+
+        def work(run=run, number=number, new=new):
+            on_call(run, number, kill_self)
+            write_checkpoint(run, state_of(new, 100), new, keep=keep)
+
+        code = run_in_child(work)
+        assert code in (0, -signal.SIGKILL)
+        assert check(run) in (2, new)
+        write_checkpoint(run, state_of(4, 100), 4, keep=1)  # and the next run goes on
+        assert [p.name for p in (run / "checkpoints").iterdir()] == ["step-000000004"]
+        if code == 0:
+            break
+    assert number >= 12, "the kills did not hit the write"
+
+
+def test_killed_at_any_time(tmp_path):
+    random_source = random.Random(0)
+    write_checkpoint(tmp_path, state_of(0, 300_000), 0)
+    last, moved = 0, 0
+    for _ in range(50):
+
+        def work(first=last + 1):
+            for step in range(first, first + 1000):
+                write_checkpoint(tmp_path, state_of(step, 300_000), step, keep=2)
+
+        assert run_in_child(work, random_source.uniform(0.0, 0.06)) == -signal.SIGKILL
+        step = check(tmp_path)
+        assert step >= last
+        moved += step > last
+        last = step
+    assert moved > 5, "the kills came before any write"
+    write_checkpoint(tmp_path, state_of(last + 1, 300_000), last + 1, keep=2)
+    assert [step for step, _ in list_checkpoints(tmp_path)][-1] == last + 1
+    assert len(list((tmp_path / "checkpoints").iterdir())) == 2
