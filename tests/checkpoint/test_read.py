@@ -13,6 +13,7 @@ from growthring.checkpoint import (
     read_checkpoint,
     write_checkpoint,
 )
+from growthring.checkpoint.decode import decode
 from growthring.checkpoint.write import seal
 from tests.checkpoint.same import assert_same
 
@@ -192,3 +193,9 @@ def test_a_device_that_is_not_there_is_no_damage(run):
         read_checkpoint(run, device="cuda")
     assert not isinstance(caught.value, CheckpointError)
     assert read_checkpoint(run, device="cpu").step == 20
+
+
+def test_only_tensors_of_an_accelerator_move():
+    tree = [{"tensor": "a"}, {"tensor": "b", "device": "cuda:0"}]
+    a, b = decode({"a": torch.zeros(1), "b": torch.zeros(1)}, tree, device="meta")
+    assert (a.device.type, b.device.type) == ("cpu", "meta")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from growthring.html.markup import tag, text
+from growthring.html.markup import counted, tag, text
 from growthring.html.scales import Scale, fit, thin, tick_labels
 
 Points = Sequence[tuple[float, float]]
@@ -31,6 +31,7 @@ class Axis:
     unit: str = ""
     zero: bool = False
     log: bool = False
+    whole: bool = False
     cut: float = 0.0
 
 
@@ -56,21 +57,21 @@ def line_chart(
     """
     lines = [line for line in lines if line.points]
     width, height = size
-    top, bottom = 22, height - 42
+    top, bottom = (38 if boundaries else 24), height - 42
     values = sorted(v for line in lines for _, v in line.points)
     y_scale = fit(values[int(len(values) * y.cut) :], bottom, top, zero=y.zero, log=y.log)
-    y_ticks = y_scale.ticks(6 if height > 240 else 4)
-    labels = tick_labels(y_ticks)
+    y_ticks = y_scale.ticks(6 if height > 240 else 5)
+    labels = tick_labels(y_ticks, log=y_scale.log)
     left = 30 + round(6.6 * max(map(len, labels), default=1))
     right = width - 14
     x_scale = fit((v for line in lines for v, _ in line.points), left, right, zero=x.zero)
     parts = [
         *_y_axis(y_scale, y_ticks, labels, y, left, right),
-        *x_axis_parts(x_scale, with_unit(x), bottom),
+        *x_axis_parts(x_scale, with_unit(x), bottom, x.whole),
         *_boundaries(x_scale, boundaries, top, bottom),
         _curves(lines, x_scale, y_scale),
     ]
-    summary = f"{name}. {len(lines)} curves of {y.title} over {x.title}."
+    summary = f"{name}. {counted(len(lines), 'curve')} of {y.title} over {x.title}."
     frame = [left, right, bottom, top, x_scale.low, x_scale.high, y_scale.low, y_scale.high]
     svg = tag(
         "svg",
@@ -108,14 +109,14 @@ def _y_axis(
     return parts
 
 
-def x_axis_parts(scale: Scale, title: str, bottom: int) -> list[str]:
-    """Returns the elements of a horizontal axis at the height `bottom`."""
+def x_axis_parts(scale: Scale, title: str, bottom: int, whole: bool) -> list[str]:
+    """Returns the elements of a horizontal axis at the height `bottom`; `whole`: only whole numbers."""
     width = scale.end - scale.start
     num_ticks = max(2, int(width / 70))
-    ticks = scale.ticks(num_ticks)
+    ticks = scale.ticks(num_ticks, whole)
     labels = tick_labels(ticks)
     if max(map(len, labels), default=0) * 7 * len(labels) > width:
-        ticks = scale.ticks(max(2, num_ticks // 2))
+        ticks = scale.ticks(max(2, num_ticks // 2), whole)
         labels = tick_labels(ticks)
     parts = [tag("line", x1=scale.start, x2=scale.end, y1=bottom, y2=bottom, class_="base")]
     for tick, label in zip(ticks, labels, strict=True):
@@ -148,17 +149,19 @@ def _boundaries(
         place = scale(value)
         x = f"{place:.1f}"
         parts.append(tag("line", x1=x, x2=x, y1=top, y2=bottom, class_="boundary"))
-        if place - last >= 8 + 6 * len(label):  # labels must not overlap
+        half = 3.3 * len(label)
+        if place - half > last + 4:  # labels must not overlap
             parts.append(
                 tag("text", text(label), x=x, y=top - 5, text_anchor="middle", class_="stage")
             )
-            last = place
+            last = place + half
     return parts
 
 
 def _curves(lines: Sequence[Line], x: Scale, y: Scale) -> str:
     """Draws into an inner svg with the same coordinates, which cuts off what is outside."""
     parts = []
+    small = len(lines) > 8
     for line in lines:
         path = "L".join(f"{x(a):.2f},{y(b):.2f}" for a, b in thin(line.points))
         parts.append(
@@ -172,7 +175,7 @@ def _curves(lines: Sequence[Line], x: Scale, y: Scale) -> str:
             )
         )
         marks = line.points if len(line.points) == 1 else line.marks
-        radius = 3 if len(line.points) == 1 else 2.6
+        radius = 3 if len(line.points) == 1 else 1.8 if small else 2.6
         parts += [
             tag("circle", cx=f"{x(a):.1f}", cy=f"{y(b):.1f}", r=radius, style=f"fill:{line.colour}")
             for a, b in marks

@@ -16,10 +16,12 @@ _UNITS = ((3 * 86400.0, 86400.0, "days"), (3 * 3600.0, 3600.0, "h"), (300.0, 60.
 
 
 def legend(configurations: Sequence[Configuration]) -> str:
-    """Returns the list of configurations with the looks of their lines."""
+    """Returns the list of configurations that have lines, with their looks."""
     entries = []
     styles = line_styles([c.fixed for c in configurations])
     for c, (colour, dash) in zip(configurations, styles, strict=True):
+        if not any(run.epochs for run in c.runs):
+            continue
         sample = tag(
             "svg",
             tag("path", d="M1,6L31,6", style=f"stroke:{colour}", stroke_dasharray=dash),
@@ -73,7 +75,7 @@ def curve_section(configurations: Sequence[Configuration]) -> str:
             configurations,
             epochs,
             measured,
-            Axis("epochs", zero=True),
+            Axis("epochs", zero=True, whole=True),
             quality,
         ),
         _chart(
@@ -97,13 +99,14 @@ def curve_section(configurations: Sequence[Configuration]) -> str:
             configurations,
             epochs,
             loss,
-            Axis("epochs", zero=True),
+            Axis("epochs", zero=True, whole=True),
             Axis("training loss", log=True),
         ),
     ]
     grown = any(_growth_points(run) for c in configurations for run in c.runs)
     note = "Dots mark the last epoch before a growth." if grown else "No run has grown yet."
-    if key == "test_accuracy" and grown:
+    num_epochs = sum(len(run.epochs) for c in configurations for run in c.runs)
+    if int(quality.cut * num_epochs):
         note += " The first, lowest accuracies may lie below a chart."
     return (
         legend(configurations)
@@ -151,21 +154,25 @@ def _growth_points(run: Run) -> list[Epoch]:
 
 
 def _boundaries(configurations: Sequence[Configuration], x: Value) -> list[tuple[float, str]]:
-    """Returns where the stages begin, if that is one place each for all grown configurations.
+    """Returns where the stages begin, if that is about one place each for all grown runs.
 
-    Seeds grow at the same epochs, but not after the same seconds: those of the first run count.
+    Seeds grow at the same epochs but not after the very same seconds, and some have not come so far.
     """
-    found = []
-    for c in configurations:
-        run = max(c.runs, key=lambda run: len(run.epochs))
+    found: list[list[tuple[float, int]]] = []
+    for run in (run for c in configurations for run in c.runs):
         pairs = zip(run.epochs, run.epochs[1:], strict=False)
-        places = [(x(run, a), f"{b.stage}") for a, b in pairs if b.stage > a.stage]
-        if places:
-            found.append([(place, label) for place, label in places if place is not None])
-    if not found or any(other != found[0] for other in found):
+        places = [(x(run, a), b.stage) for a, b in pairs if b.stage > a.stage]
+        found.append([(place, stage) for place, stage in places if place is not None])
+    longest = max(found, key=len, default=[])
+    if not longest:
         return []
-    first, *others = found[0] or [(0.0, "")]
-    return [(first[0], f"stage {first[1]}"), *others] if found[0] else []
+    last = len(longest) - 1
+    tolerance = 0.02 * longest[-1][0]
+    for other in found:
+        for (place, stage), (a, b) in zip(other, longest, strict=False):
+            if stage != b or abs(place - a) > tolerance:
+                return []
+    return [(a, f"{'' if index < last else 'stage '}{b}") for index, (a, b) in enumerate(longest)]
 
 
 def _time_unit(configurations: Sequence[Configuration]) -> tuple[str, float]:

@@ -9,6 +9,11 @@ from typing import Any
 
 from growthring.html.values import items, mapping, number, parse, whole
 
+_NUMBERS = (
+    *("step", "train_loss", "test_loss", "test_accuracy"),
+    *("seconds", "flops", "flops_share"),
+)
+
 
 @dataclass(frozen=True)
 class Epoch:
@@ -56,7 +61,7 @@ def read_metrics(path: Path, problems: list[str]) -> tuple[list[Epoch], list[Gro
     except FileNotFoundError:
         problems.append(f"It has no {path.name}.")
         return epochs, growths, rates
-    except OSError as error:
+    except (OSError, ValueError) as error:
         problems.append(f"{path.name} cannot be read ({error}).")
         return epochs, growths, rates
     for line in lines:
@@ -84,8 +89,8 @@ def read_metrics(path: Path, problems: list[str]) -> tuple[list[Epoch], list[Gro
             factors = mapping(record.get("factors"))
             rates.append(Rates(step, {k: tuple(map(number, items(v))) for k, v in factors.items()}))
     if num_damaged:
-        lines_were = "1 line was" if num_damaged == 1 else f"{num_damaged} lines were"
-        problems.append(f"{lines_were} unreadable in {path.name}.")
+        lines_are = "1 line is" if num_damaged == 1 else f"{num_damaged} lines are"
+        problems.append(f"{lines_are} unreadable in {path.name}.")
     # A run that counts its epochs from 0 has trained by the record of epoch 0.
     if epochs and epochs[0].number == 0 and epochs[0].step != 0:
         epochs = [replace(epoch, number=epoch.number + 1) for epoch in epochs]
@@ -99,11 +104,7 @@ def _epoch(record: dict[str, Any], before: Sequence[Epoch]) -> Epoch:
     return Epoch(
         number=found if found is not None else (last.number + 1 if last else 1.0),
         stage=stage if stage is not None else (last.stage if last else 0),
-        **{
-            key: number(record.get(key))
-            for key in ("step", "train_loss", "test_loss", "test_accuracy")
-            + ("seconds", "flops", "flops_share")
-        },
+        **{key: number(record.get(key)) for key in _NUMBERS},
     )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from growthring.errors import GrowthError
 from growthring.html.curves import curve_section
 from growthring.html.groups import group_runs
-from growthring.html.markup import tag, text
+from growthring.html.markup import counted, tag, text
 from growthring.html.rates import rate_section
 from growthring.html.runs import read_runs
 from growthring.html.stages import stage_section
@@ -21,14 +21,14 @@ from growthring.html.tables import growth_section, headline, note_section, setti
 # The page asks nobody for anything: the browser is told to hold it to that.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
+TITLE = "growthring report"
+
 
 class ReportError(GrowthError, RuntimeError):
     """A report could not be written."""
 
 
-def render(
-    runs: Iterable[str | os.PathLike[str]], title: str = "Training by growing, reported"
-) -> str:
+def render(runs: Iterable[str | os.PathLike[str]], title: str = TITLE) -> str:
     """Returns the report on some run directories as HTML.
 
     Runs that are unfinished, empty or damaged are shown as far as they go.
@@ -48,9 +48,9 @@ def render(
         ("Settings and machine", "settings", settings_section(configurations)),
         ("Notes", "notes-section", note_section(configurations, rows)),
     ]
-    count = "1 run" if num_runs == 1 else f"{num_runs} runs"
+    count = counted(num_runs, "run")
     if num_runs > len(configurations):
-        count += f" of {len(configurations)} configurations"
+        count += f" of {counted(len(configurations), 'configuration')}"
     parts = [tag("header", tag("h1", text(title)), tag("p", text(f"growthring · {count}")))]
     parts += [
         tag(
@@ -77,7 +77,7 @@ def render(
 def write_report(
     runs: Iterable[str | os.PathLike[str]],
     path: str | os.PathLike[str],
-    title: str = "Training by growing, reported",
+    title: str = TITLE,
 ) -> Path:
     """Writes the report on some run directories, whole or not at all, and returns its path.
 

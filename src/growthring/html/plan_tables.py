@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from growthring.html.groups import Configuration
-from growthring.html.markup import sentence, table, text
+from growthring.html.markup import counted, sentence, table, text
 from growthring.html.runs import StagePlan
 
 _MOST_ROWS = 24
@@ -34,7 +34,7 @@ def width_table(configuration: Configuration) -> str:
     head = ["width group", *(f"stage {t}" for t in range(len(rows[0][1])))]
     cells = [[text(name), *map(str, widths)] for name, widths in rows[:_MOST_ROWS]]
     left_out = len(rows) - _MOST_ROWS
-    more = sentence(f"{left_out} more rows are left out.") if left_out > 0 else ""
+    more = sentence(f"Left out: {counted(left_out, 'more row')}.") if left_out > 0 else ""
     return table(f"Widths of {configuration.label}", head, cells) + more
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from growthring.html.charts import Axis, Line, line_chart
 from growthring.html.colours import ring_colour
 from growthring.html.groups import Configuration
-from growthring.html.markup import details, sentence, tag, text
+from growthring.html.markup import counted, details, sentence, tag, text
 from growthring.html.runs import Run
 
 _NUM_SHOWN = 4
@@ -22,7 +22,7 @@ def rate_section(configurations: Sequence[Configuration]) -> str:
     with_rates = [
         (c, run) for c in configurations if (run := next((r for r in c.runs if r.rates), None))
     ]
-    parts = []
+    parts: list[str] = []
     for c, run in with_rates[:_MOST_CONFIGURATIONS]:
         charts = _charts(c.run_label(run), run)
         parts.append(charts if not parts or not charts else details(f"Rates of {c.label}", charts))
@@ -31,7 +31,7 @@ def rate_section(configurations: Sequence[Configuration]) -> str:
         return sentence("There are no rate factors: no run has recorded any for a grown parameter.")
     left_out = len(with_rates) - _MOST_CONFIGURATIONS
     if left_out > 0:
-        found += sentence(f"{left_out} more configurations with rate factors are left out.")
+        found += sentence(f"Left out: the rates of {counted(left_out, 'more configuration')}.")
     return found
 
 
@@ -64,12 +64,14 @@ def _charts(label: str, run: Run) -> str:
     if not chosen:
         return ""
 
+    # As many colours as the stage diagram has, also while some stages are still to come.
+    num_colours = max(len(run.plan.epochs), *map(len, series.values()))
+
     def chart(name: str) -> str:
         others = len(firsts[name]) - 1
         title = name + (f" (+ {others} alike)" if others else "")
-        num_rings = len(series[name])
         lines = [
-            Line(f"ring {ring}", points, ring_colour(ring, num_rings))
+            Line(f"ring {ring}", points, ring_colour(ring, num_colours))
             for ring, points in enumerate(series[name])
         ]
         return line_chart(title, lines, axis, Axis("rate factor", log=True), size=(520, 230))
@@ -77,7 +79,9 @@ def _charts(label: str, run: Run) -> str:
     num_rings = max(len(rings) for rings in series.values())
     swatches = [
         tag(
-            "li", tag("i", style=f"background:{ring_colour(ring, num_rings)}"), text(f"ring {ring}")
+            "li",
+            tag("i", style=f"background:{ring_colour(ring, num_colours)}"),
+            text(f"ring {ring}"),
         )
         for ring in range(num_rings)
     ]
@@ -85,12 +89,16 @@ def _charts(label: str, run: Run) -> str:
     folded = tag("div", *map(chart, rest[:_MOST_FOLDED]), class_="charts")
     note = ""
     if len(rest) > _MOST_FOLDED:
-        note = sentence(f"{len(rest) - _MOST_FOLDED} more parameters are left out.")
+        note = sentence(f"Left out: {counted(len(rest) - _MOST_FOLDED, 'more parameter')}.")
     return (
         tag("h3", text(label))
         + tag("ul", *swatches, class_="legend")
         + tag("div", *map(chart, chosen), class_="charts")
-        + (details(f"{min(len(rest), _MOST_FOLDED)} more parameters", folded, note) if rest else "")
+        + (
+            details(counted(min(len(rest), _MOST_FOLDED), "more parameter"), folded, note)
+            if rest
+            else ""
+        )
     )
 
 
@@ -111,7 +119,7 @@ def _places(run: Run) -> tuple[list[float], Axis]:
     known = [(e.step, e.number) for e in run.epochs if e.step is not None and e.step > 0]
     steps = [rates.step for rates in run.rates]
     if not known:
-        return steps, Axis("steps", zero=True)
+        return steps, Axis("steps", zero=True, whole=True)
     known = [(0.0, 0.0), *known]
     places = []
     index = 1
@@ -120,4 +128,4 @@ def _places(run: Run) -> tuple[list[float], Axis]:
             index += 1
         (low, first), (high, second) = known[index - 1], known[index]
         places.append(first + (second - first) * (step - low) / max(high - low, 1e-9))
-    return places, Axis("epochs", zero=True)
+    return places, Axis("epochs", zero=True, whole=True)

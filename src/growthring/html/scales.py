@@ -41,23 +41,27 @@ class Scale:
         position = math.log(max(value, self.low * 1e-6)) if self.log else value
         return self.start + (self.end - self.start) * (position - low) / (high - low)
 
-    def ticks(self, num_ticks: int = 6) -> list[float]:
-        """Returns round values within the scale, about so many.
+    def ticks(self, num_ticks: int = 6, whole: bool = False) -> list[float]:
+        """Returns round values within the scale, about so many; if `whole`, whole numbers only.
 
         >>> Scale(0, 10, 0, 1).ticks()
         [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]
+        >>> Scale(0, 13, 0, 1).ticks(whole=True)
+        [0.0, 5.0, 10.0]
         >>> Scale(0.02, 3, 0, 1, log=True).ticks()
         [0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0]
         """
         if self.log:
             return self._log_ticks(num_ticks)
         step = nice_step(self.high - self.low, num_ticks)
+        if whole and step < 10:
+            step = next(s for s in (1.0, 2.0, 5.0, 10.0) if s >= step)
         first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
         return [_clean(index * step, step) for index in range(first, last + 1)]
 
     def _log_ticks(self, num_ticks: int) -> list[float]:
         decades = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
-        for digits in ((1, 2, 3, 5), (1, 2, 5), (1, 3), (1,)):
+        for digits in ((1, 2, 5), (1, 3), (1,)):
             found = [_clean(d * 10.0**e, 10.0**e) for e in decades for d in digits]
             found = [v for v in found if self.low * (1 - 1e-9) <= v <= self.high * (1 + 1e-9)]
             if len(found) <= num_ticks + 2:
@@ -75,7 +79,7 @@ def fit(
         log: whether to use logarithms if all values are positive and differ by more than 8 times.
 
     >>> fit([1, 1], 0, 100).low, fit([], 0, 100).high, fit([0.1, 5], 0, 1, log=True).log
-    (0.95, 1.0, True)
+    (0.95, 1.05, True)
     """
     found = list(values)
     low, high = (min(found), max(found)) if found else (0.0, 1.0)
@@ -90,8 +94,8 @@ def fit(
     return Scale(low - room, high + room, start, end)
 
 
-def tick_labels(ticks: Sequence[float]) -> list[str]:
-    """Returns the ticks as texts with as many decimals as they need, all the same.
+def tick_labels(ticks: Sequence[float], log: bool = False) -> list[str]:
+    """Returns the ticks as texts with as many decimals as they need; all the same unless `log`.
 
     >>> tick_labels([0.0, 0.5, 1.0]), tick_labels([0.0, 20000.0]), tick_labels([0.0, 1e-7])
     (['0.0', '0.5', '1.0'], ['0', '20,000'], ['0', '1e-07'])
@@ -100,8 +104,8 @@ def tick_labels(ticks: Sequence[float]) -> list[str]:
     smallest = min((abs(tick) for tick in ticks if tick), default=1.0)
     if largest >= 1e7 or smallest < 1e-4:
         return [f"{tick:.4g}" for tick in ticks]
-    if largest / smallest > 200:  # of a logarithmic scale
-        return [f"{tick:,.4g}" if tick < 1000 else f"{tick:,.0f}" for tick in ticks]
+    if log:
+        return [f"{tick:g}" if tick < 1000 else f"{tick:,.0f}" for tick in ticks]
     decimals = next(
         d for d in range(9) if all(abs(round(t, d) - t) < 1e-9 for t in ticks) or d == 8
     )

@@ -43,7 +43,7 @@ def stage_section(configurations: Sequence[Configuration]) -> str:
         return sentence("There is no stage diagram: no run has a plan with stages and epochs.")
     parts = []
     for index, alike in enumerate(plans.values()):
-        names = ", ".join(c.label for c in alike[:4])
+        names = "; ".join(c.label for c in alike[:4])
         names += f" and {len(alike) - 4} more" if len(alike) > 4 else ""
         figure = stage_diagram(alike[0], names)
         tables = details(
@@ -70,7 +70,7 @@ def stage_diagram(configuration: Configuration, names: str) -> str:
         )
     bottom = panels[-1].top + panels[-1].height
     parts = [part for panel in panels for part in _draw(panel, x, starts, total)]
-    parts += x_axis_parts(x, "epochs", bottom)
+    parts += x_axis_parts(x, "epochs", bottom, whole=True)
     done = max((run.epochs[-1].number for run in configuration.runs if run.epochs), default=0.0)
     if 0 < done < total and not any(run.finished for run in configuration.runs):
         place = f"{x(done):.1f}"
@@ -105,7 +105,7 @@ def stage_diagram(configuration: Configuration, names: str) -> str:
 
 def _panels(plan: StagePlan) -> list[Panel]:
     num_stages = len(plan.epochs)
-    panels = []
+    panels: list[Panel] = []
     top = 24
     for what, costs in (("FLOPs per example", plan.flops), ("parameters", plan.parameters)):
         if len(costs) == num_stages and max(costs) > 0 and not panels:
@@ -137,7 +137,7 @@ def _draw(panel: Panel, x: Scale, starts: Sequence[float], total: float) -> list
     ]
     # The outer rings first: each inner one is painted over them.
     for ring in reversed(range(num)):
-        height = panel.height * min(1.0, panel.shares[ring])
+        height = panel.height * min(1.0, max(0.0, panel.shares[ring]))
         top = middle - height / 2 if panel.centred else foot - height
         parts.append(
             _bar(
@@ -160,13 +160,13 @@ def _draw(panel: Panel, x: Scale, starts: Sequence[float], total: float) -> list
         room = x(ends[stage]) - x(starts[stage])
         if room < 7 * len(label) + 4:
             continue
-        place = f"{(x(starts[stage]) + x(ends[stage])) / 2:.1f}"
-        height = panel.height * min(1.0, share)
+        centre = f"{(x(starts[stage]) + x(ends[stage])) / 2:.1f}"
+        height = panel.height * min(1.0, max(0.0, share))
         inside = panel.centred or panel.height - height < 16
         y = middle + 4 if panel.centred else foot - height + (15 if inside else -5)
         style = "on-seed" if panel.centred else f"on-ring{stage * 2 // num}" if inside else None
         parts.append(
-            tag("text", text(label), x=place, y=f"{y:.1f}", text_anchor="middle", class_=style)
+            tag("text", text(label), x=centre, y=f"{y:.1f}", text_anchor="middle", class_=style)
         )
     return parts
 

@@ -33,11 +33,15 @@ thead th{font-weight:600;color:var(--soft);white-space:nowrap;vertical-align:bot
 tbody th{font-weight:500;min-width:5em;max-width:25em;overflow-wrap:anywhere}
 .numbers td,.numbers thead th:not(:first-child){text-align:right;white-space:nowrap;padding-left:10px}
 .texts td{overflow-wrap:anywhere;max-width:36em}
+th .name{display:-webkit-box;-webkit-box-orient:vertical;-webkit-line-clamp:2;overflow:hidden}
 th small{display:block;font-weight:400;font-size:12px;overflow:hidden;text-overflow:ellipsis;
 white-space:nowrap;max-width:30em}
+summary+.scroll:last-child caption{position:absolute;width:1px;height:1px;overflow:hidden;
+clip-path:inset(50%)}
 .headline table{width:100%}
 .bar{display:block;height:5px;min-width:90px;border-radius:3px;background:var(--whole);margin-top:4px}
 .bar i{display:block;height:5px;border-radius:3px;background:var(--c0)}
+.bar.neutral i{background:var(--c6)}
 .legend{display:flex;flex-wrap:wrap;gap:4px 20px;list-style:none;margin:8px 0;padding:0;font-size:14px}
 .legend li{display:flex;align-items:center;gap:7px;max-width:100%}
 .legend .name{overflow:hidden;text-overflow:ellipsis;white-space:nowrap;max-width:34em}

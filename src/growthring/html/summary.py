@@ -96,7 +96,7 @@ def _row(configuration: Configuration, reference: Configuration | None) -> Row:
         directories=tuple(str(run.path) for run in configuration.runs),
         accuracy=_spread(run.final("test_accuracy") for run in counted),
         loss=_spread(run.final("test_loss") for run in counted),
-        flops_share=flops,
+        flops_share=_exact(flops),
         flops_basis=basis if flops else "",
         seconds=_spread(run.final("seconds") for run in counted),
         seconds_share=seconds,
@@ -110,7 +110,14 @@ def _spread(values: Iterable[float | None]) -> Spread | None:
     found = [value for value in values if value is not None]
     if not found:
         return None
-    return Spread(statistics.fmean(found), statistics.stdev(found) if len(found) > 1 else None)
+    mean = statistics.fmean(found)
+    return Spread(mean, statistics.stdev(found) if len(found) > 1 else None)
+
+
+def _exact(share: Spread | None) -> Spread | None:
+    """Drops a deviation that is only rounding: FLOPs are counted, and seeds cost the same."""
+    alike = share is not None and (share.deviation or 0.0) <= 1e-6 * abs(share.mean)
+    return Spread(share.mean) if share is not None and alike else share
 
 
 def _share(runs: Sequence[Run], reference: Configuration | None, key: str) -> Spread | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from growthring.html.groups import Configuration, differing_settings
-from growthring.html.markup import details, sentence, table, tag, text
+from growthring.html.markup import counted, details, sentence, table, tag, text
 from growthring.html.runs import Run
 from growthring.html.summary import Row, Spread
 from growthring.html.values import canonical, string
@@ -19,7 +19,7 @@ def headline(rows: Sequence[Row]) -> str:
         return sentence("No runs were given.")
     by_loss = all(row.accuracy is None for row in rows) and any(row.loss for row in rows)
     head = ["configuration", "test loss" if by_loss else "test accuracy"]
-    head += ["FLOPs", "seconds", "seconds, absolute", "parameters", "state"]
+    head += ["FLOPs", "seconds", "time", "parameters", "state"]
     body = []
     for row in rows:
         quality = row.loss if by_loss else row.accuracy
@@ -30,8 +30,8 @@ def headline(rows: Sequence[Row]) -> str:
             [
                 name + tag("small", text(folders), title=", ".join(row.directories)),
                 tag("strong", text(shown)),
-                _bar(row.flops_share, row.flops_basis),
-                _bar(row.seconds_share, row.seconds_basis),
+                _bar(row.flops_share, row.flops_basis, row.fixed),
+                _bar(row.seconds_share, row.seconds_basis, row.fixed),
                 text("–" if row.seconds is None else _seconds(row.seconds)),
                 text("–" if row.parameters is None else f"{row.parameters:,}"),
                 text(row.state or "finished"),
@@ -54,12 +54,12 @@ def cards(rows: Sequence[Row]) -> str:
     if row.accuracy and fixed[0].accuracy:
         points = 100 * (row.accuracy.mean - fixed[0].accuracy.mean)
         found.append(
-            (row.accuracy.percent(2), "test accuracy", f"{points:+.2f} points to fixed-size")
+            (row.accuracy.percent(2), "test accuracy", f"{points:+.2f} points against fixed-size")
         )
     for share, name in ((row.flops_share, "FLOPs"), (row.seconds_share, "seconds")):
         if share:
             less = 100 * (1 - share.mean)
-            words = f"{less:.0f} % less than fixed-size" if less >= 0 else "more than fixed-size"
+            words = f"{abs(less):.0f} % {'less' if less >= 0 else 'more'} than fixed-size"
             found.append((share.percent(), f"of the {name}", words))
     return tag(
         "ul",
@@ -121,35 +121,35 @@ def note_section(configurations: Sequence[Configuration], rows: Sequence[Row]) -
                 notes.setdefault(problem, []).append(str(run.path))
         for basis, what in ((row.flops_basis, "FLOPs"), (row.seconds_basis, "seconds")):
             if basis in _BASES:
-                about = (
-                    f"The share of {what} is {_BASES[basis]}: no finished fixed-size run is given."
-                )
-                notes.setdefault(about, []).append(c.label)
+                why = "no finished fixed-size run is given"
+                note = f"The share of {what} is {_BASES[basis]}: {why}."
+                notes.setdefault(note, []).append(c.label)
     machines = {run.machine for c in configurations for run in c.runs if run.machine}
     if len(machines) > 1:
         notes["The runs are from different machines: their seconds do not compare."] = []
     if not notes:
         return sentence("There are no notes.")
-    shown = []
+    entries = []
     for note, about in notes.items():
         names = ", ".join(about[:4]) + (f" and {len(about) - 4} more" if len(about) > 4 else "")
-        shown.append(tag("li", text(note), tag("small", text(names)) if about else ""))
-    return tag("ul", *shown, class_="notes")
+        entries.append(tag("li", text(note), tag("small", text(names)) if about else ""))
+    return tag("ul", *entries, class_="notes")
 
 
-def _bar(share: Spread | None, basis: str) -> str:
+def _bar(share: Spread | None, basis: str, neutral: bool) -> str:
     if share is None:
         return "–"
     mark = "*" if basis == "planned" else ""
     title = _BASES.get(basis, "of the fixed-size run beside it")
     length = f"width:{100 * min(1.0, max(0.0, share.mean)):.1f}%"
-    bar = tag("i", tag("i", style=length), class_="bar")
+    bar = tag("i", tag("i", style=length), class_="bar neutral" if neutral else "bar")
     return tag("span", text(share.percent() + mark), bar, title=title)
 
 
 def _seconds(seconds: Spread) -> str:
-    deviation = "" if seconds.deviation is None else f" ± {seconds.deviation:,.3g}"
-    return f"{seconds.mean:,.{0 if seconds.mean >= 100 else 1}f}{deviation} s"
+    digits = 0 if seconds.mean >= 1000 else 1
+    deviation = "" if seconds.deviation is None else f" ± {seconds.deviation:,.{digits}f}"
+    return f"{seconds.mean:,.{digits}f}{deviation} s"
 
 
 def _setting(run: Run, key: str) -> str:
@@ -159,7 +159,7 @@ def _setting(run: Run, key: str) -> str:
 def _growth_summary(run: Run) -> str:
     seconds = sum(growth.seconds or 0.0 for growth in run.growths)
     total = run.final("seconds")
-    count = "1 growth" if len(run.growths) == 1 else f"{len(run.growths)} growths"
+    count = counted(len(run.growths), "growth")
     share = f" ({100 * seconds / total:.2g} % of the run)" if total else ""
     return f"{count} in {seconds:.3g} s{share}"
 

@@ -6,7 +6,10 @@ import json
 import math
 from typing import Any
 
-_LARGEST = 1e100  # a chart computes with differences and logarithms of what it shows
+_LARGEST, _SMALLEST = (
+    1e100,
+    1e-100,
+)  # a chart computes with differences and logarithms of what it shows
 
 
 def number(value: Any) -> float | None:
@@ -18,7 +21,9 @@ def number(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     # An integer may be too large for a float, but it can be compared.
-    return float(value) if abs(value) < _LARGEST else None
+    if not abs(value) < _LARGEST:
+        return None
+    return float(value) if abs(value) > _SMALLEST else 0.0
 
 
 def whole(value: Any) -> int | None:
@@ -55,7 +60,7 @@ def string(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:.6g}"
-    return json.dumps(value, ensure_ascii=False)
+    return _dump(value)
 
 
 def canonical(value: Any) -> str:
@@ -64,7 +69,7 @@ def canonical(value: Any) -> str:
     >>> canonical({"b": 1, "a": 2}) == canonical({"a": 2, "b": 1})
     True
     """
-    return json.dumps(value, sort_keys=True)
+    return _dump(value, sort_keys=True)
 
 
 def parse(data: bytes) -> Any:
@@ -77,3 +82,10 @@ def parse(data: bytes) -> Any:
         return json.loads(data.decode("utf-8", errors="replace"))
     except RecursionError:
         raise ValueError("nested too deeply") from None
+
+
+def _dump(value: Any, sort_keys: bool = False) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False, sort_keys=sort_keys)
+    except RecursionError:
+        return "(nested too deeply to show)"

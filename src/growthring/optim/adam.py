@@ -142,12 +142,16 @@ class Adam(RingOptimizer, torch.optim.Adam):
         table = [ages(self.state[p], self._book.num_rings) for p in params]
         first = corrections(beta1, table, rates)
         second = corrections(beta2, table, rates).sqrt_()
-        params, grads = list(map(as_real, params)), list(map(as_real, grads))
+        originals, params = params, list(map(as_real, params))
+        grads = list(map(as_real, grads))
         means, squares = list(map(as_real, means)), list(map(as_real, squares))
         if group["maximize"]:
             grads = list(torch._foreach_neg(grads))
         if decay != 0 and group["decoupled_weight_decay"]:
-            batch.mul_(params, 1 - rates * decay)
+            if any(self._book.has_factors(group, p) for p in originals):
+                batch.mul_(params, 1 - rates * decay)
+            else:
+                torch._foreach_mul_(params, 1 - group["lr"] * decay)
         elif decay != 0:
             grads = list(torch._foreach_add(grads, params, alpha=decay))
         torch._foreach_lerp_(means, grads, 1 - beta1)
@@ -158,13 +162,9 @@ class Adam(RingOptimizer, torch.optim.Adam):
             tops = [as_real(t) for t in largest if t is not None]
             torch._foreach_maximum_(tops, squares)
             squares = tops
-        roots = [root.to(batch.dtype).contiguous() for root in torch._foreach_sqrt(squares)]
-        batch.add_(roots, second * group["eps"])
-        batch.mul_(roots, first / (rates * second))  # infinite where the rate is 0: no update
-        if batch.real_dtype == batch.dtype:
-            torch._foreach_addcdiv_(params, means, roots, value=-1)
-        else:
-            torch._foreach_sub_(params, torch._foreach_div(means, roots))
+        roots = [root.to(batch.dtype) for root in torch._foreach_sqrt(squares)]
+        scales = first / (rates * second)  # infinite where the rate is 0: no update
+        batch.divide_by_(params, means, roots, scales, scales * second * group["eps"])
 
 
 class AdamW(Adam, torch.optim.AdamW):

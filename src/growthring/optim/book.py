@@ -16,7 +16,7 @@ from growthring.optim.options import option, scales_output
 from growthring.optim.rules import apply_rule, own_schedule
 
 # A step is several passes over memory: on a CPU, all of them over one portion at a time.
-CACHE_ENTRIES = 1 << 18
+CACHE_ENTRIES = 1 << 19
 
 
 class RingBook:
@@ -36,6 +36,7 @@ class RingBook:
         self.births: list[int] = [0]
         self.steps = 0
         self._history: list[list[float]] = []
+        self._geometries: dict[tuple[Any, ...], RingGeometry] = {}
         self._batches: dict[tuple[Any, ...], RingBatch] = {}
 
     def __bool__(self) -> bool:
@@ -62,11 +63,11 @@ class RingBook:
         count = max((r.num_rings for r in self.rings.values()), default=1)
         born = 0 if self.num_rings == 1 and not before[0] else self.steps
         self.births = self.births[:count] + [born] * (count - self.num_rings)
-        self._batches.clear()
+        self._forget()
 
         def undo() -> None:
             self.rings, self.births, self.steps, self._history = before
-            self._batches.clear()
+            self._forget()
 
         return undo
 
@@ -108,13 +109,24 @@ class RingBook:
         axes = tuple(torch.zeros(n, dtype=torch.int64) for n in parameter.shape)
         return ParameterRings("", axes, self.num_rings, adapts=False)
 
+    def _forget(self) -> None:
+        self._geometries.clear()
+        self._batches.clear()
+
+    def geometry(self, parameter: Tensor) -> RingGeometry:
+        """Where its rings lie, kept until rings, shape, type or memory layout change."""
+        key = _key(parameter)
+        if key not in self._geometries:
+            self._geometries[key] = RingGeometry(self.rings_of(parameter), parameter)
+        return self._geometries[key]
+
     def batch(self, parameters: Sequence[Tensor]) -> RingBatch:
         """Geometry of parameters that share device and type, kept until the rings change."""
-        key = tuple((id(p), p.shape, p.dtype, p.device, p.is_contiguous()) for p in parameters)
+        key = tuple(map(_key, parameters))
         if key not in self._batches:
-            if len(self._batches) > 64:  # sets of parameters with gradients that never repeat
+            if len(self._batches) > 2 * len(self.rings) + 64:  # sets of gradients that never repeat
                 self._batches.clear()
-            geometries = [RingGeometry(self.rings_of(p), p) for p in parameters]
+            geometries = [self.geometry(p) for p in parameters]
             self._batches[key] = RingBatch(geometries, parameters[0])
         return self._batches[key]
 
@@ -178,9 +190,8 @@ class RingBook:
         for p, rings in self.rings.items():
             values = of(p)
             if values is not None:
-                geometry = self.batch([p]).geometries[0]
                 dense = values.to_dense() if values.is_sparse else values
-                result[rings.name] = geometry.squares(dense).sqrt()
+                result[rings.name] = self.geometry(p).squares(dense).sqrt()
         return result
 
     def state_dict(self) -> dict[str, Any]:
@@ -197,7 +208,11 @@ class RingBook:
         self.load_state_dict(other.state_dict())
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_batches": {}}  # of views of parameters: a copy makes its own
+        return {
+            **self.__dict__,
+            "_batches": {},
+            "_geometries": {},
+        }  # of views of parameters: a copy makes its own
 
     def check_state(self, state_dict: Mapping[str, Any]) -> None:
         """Refuses a state_dict of other widths or of another number of rings."""
@@ -242,6 +257,11 @@ class RingBook:
         self.births = [int(b) for b in state["births"]]
         self.steps = int(state["steps"])
         self._history = [[float(v) for v in history] for history in state["history"]]
+
+
+def _key(parameter: Tensor) -> tuple[Any, ...]:
+    p = parameter
+    return (id(p), p.shape, p.dtype, p.device, p.is_contiguous())
 
 
 def buckets(parameters: Sequence[Tensor]) -> list[list[Tensor]]:

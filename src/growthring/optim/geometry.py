@@ -21,8 +21,10 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-# More runs than this and the calls cost more than the pass over memory that they save.
+# More runs in the rest than this, or shorter runs of rows, and the calls cost more than the passes over
+# memory that they save.
 MAX_RUNS = 40
+MIN_RUN_ENTRIES = 4096
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,8 @@ class RingGeometry:
         self.lengths, run_rings = _runs(rows)
         place = {ring: i for i, ring in enumerate(present.tolist())}
         self.run_places = [place[ring] for ring in run_rings]
-        can = real.device.type == "cpu" and real.is_contiguous() and len(run_rings) <= 10 * MAX_RUNS
+        is_long = real.numel() >= MIN_RUN_ENTRIES * len(run_rings)
+        can = real.device.type == "cpu" and real.is_contiguous() and is_long
         self.by_runs = can if by_runs is None else by_runs and real.is_contiguous()
         # In low precision a sum over millions of squares would stop growing.
         wide = real.dtype if real.dtype.itemsize >= 4 else torch.float32
@@ -112,7 +115,8 @@ class RingGeometry:
         self.dtype = wide
         self._row_hot = _one_hot(rows, self.num_rings, like)  # (rows, rings)
         self.rest_lengths, rest_rings = _runs(rest)
-        self._sum_by_runs = self.by_runs and len(rest_rings) <= MAX_RUNS
+        is_plain = real.device.type == "cpu" and real.is_contiguous()
+        self._sum_by_runs = is_plain and by_runs is not False and len(rest_rings) <= MAX_RUNS
         if self._sum_by_runs:
             columns = torch.tensor(rest_rings, device=real.device)
         else:
@@ -224,6 +228,22 @@ class RingBatch:
             torch._foreach_addcmul_(goals, parts, factors, value=-1)
         else:  # a small rate is nothing in half precision, so the product is made in single
             torch._foreach_sub_(goals, torch._foreach_mul(factors, parts))
+
+    def divide_by_(
+        self,
+        targets: Sequence[Tensor],
+        updates: Sequence[Tensor],
+        roots: Sequence[Tensor],
+        scales: Tensor,
+        offsets: Tensor,
+    ) -> None:
+        """Per ring, target −= update / (scale · root + offset)."""
+        goals, parts = self.parts(targets, True), self.parts(updates)
+        lower = torch._foreach_addcmul(self.spread(offsets), self.parts(roots), self.spread(scales))
+        if self.real_dtype == self.dtype:
+            torch._foreach_addcdiv_(goals, parts, lower, value=-1)
+        else:
+            torch._foreach_sub_(goals, torch._foreach_div(parts, lower))
 
     def add_(self, targets: Sequence[Tensor], numbers: Tensor) -> None:
         """Target += number, a number for each ring."""

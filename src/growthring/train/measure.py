@@ -1,0 +1,54 @@
+"""Loss and accuracy of a model on batches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from growthring.data.stream import BatchStream
+
+Loss = Callable[[Any, Tensor], Tensor]
+
+
+@torch.no_grad()
+def evaluate(
+    model: nn.Module,
+    batches: BatchStream,
+    loss: Loss,
+    precision: Callable[[], AbstractContextManager[Any]],
+) -> tuple[float, float | None]:
+    """Mean loss and accuracy (0 to 1; None where outputs are no classes) in eval mode."""
+    model.eval()
+    sums = torch.zeros(3, dtype=torch.float64)
+    batches.rewind()
+    for inputs, targets in batches:
+        with precision():
+            outputs = model(inputs)
+            value = loss(outputs, targets)
+        sums += batch_sums(value, outputs, targets)
+    loss_sum, right, examples = sums.tolist()
+    return loss_sum / examples, None if math.isnan(right) else right / examples
+
+
+def batch_sums(loss: Tensor, outputs: Any, targets: Tensor) -> Tensor:
+    """(loss · examples, right answers or nan, examples) of a batch, in double precision on the CPU.
+
+    >>> batch_sums(torch.tensor(0.5), torch.eye(2), torch.tensor([0, 0])).tolist()
+    [1.0, 1.0, 2.0]
+    """
+    count = len(targets)
+    is_class = isinstance(outputs, Tensor) and outputs.dim() == 2 and targets.dim() == 1
+    right = torch.tensor(math.nan)
+    if is_class and not targets.is_floating_point():
+        right = (outputs.detach().argmax(1) == targets).sum().to(torch.float32)
+    sums = [
+        loss.detach() * count,
+        right.to(loss.device),
+        torch.tensor(float(count)).to(loss.device),
+    ]
+    return torch.stack([v.to(torch.float64) for v in sums]).cpu()

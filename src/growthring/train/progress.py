@@ -1,0 +1,100 @@
+"""Progress of a run: a live line on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any, TextIO
+
+
+@dataclass
+class Status:
+    """What there is to show."""
+
+    stage: int
+    num_stages: int
+    epoch: int
+    num_epochs: int
+    step: int
+    num_steps: int
+    width: str
+    loss: float
+    seconds: float
+    flops_share: float
+
+
+class Progress:
+    """Shows how far a run is.
+
+    Args:
+        stream: where to; standard error by default.
+        is_live: one line that is overwritten; by default if the stream is a terminal.
+    """
+
+    def __init__(self, stream: TextIO | None = None, is_live: bool | None = None) -> None:
+        self._stream = stream or sys.stderr
+        self._is_live = self._stream.isatty() if is_live is None else is_live
+        self._shown = 0.0
+        self._length = 0
+
+    def step(self, status: Status) -> None:
+        """Called after every step; draws at most five times a second, and only on a terminal."""
+        now = time.monotonic()
+        if not self._is_live or now - self._shown < 0.2:
+            return
+        self._shown = now
+        done = status.step / max(status.num_steps, 1)
+        filled = round(20 * done)
+        left = status.seconds / max(done, 1e-9) * (1 - done)
+        self._draw(
+            f"stage {status.stage + 1}/{status.num_stages} {'█' * filled}{'░' * (20 - filled)} "
+            f"epoch {status.epoch + 1}/{status.num_epochs}  {status.width}  loss {status.loss:.3f}  "
+            f"{status.flops_share:.1%} of fixed-size FLOPs  {_time(status.seconds)} < {_time(left)}"
+        )
+
+    def epoch(self, record: dict[str, Any], width: str, is_last_of_stage: bool) -> None:
+        """Called after every epoch: a line each, on a terminal one for each stage."""
+        if self._is_live and not is_last_of_stage:
+            return
+        accuracy = record.get("test_accuracy")
+        shown = "" if accuracy is None else f"  test accuracy {accuracy:.2%}"
+        loss = record.get("train_loss")
+        self.say(
+            f"stage {record['stage']}  epoch {record['epoch'] + 1}  {width}  "
+            f"loss {float('nan') if loss is None else loss:.4f}{shown}  "
+            f"{record['flops_share']:.1%} of fixed-size FLOPs  {_time(record['seconds'])}"
+        )
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        if self._is_live and self._length:
+            self._stream.write("\r" + " " * self._length + "\r")
+            self._length = 0
+        self._stream.write(text + "\n")
+        self._stream.flush()
+
+    def _draw(self, text: str) -> None:
+        self._stream.write("\r" + text.ljust(self._length))
+        self._stream.flush()
+        self._length = len(text)
+
+
+class Silence(Progress):
+    """Shows nothing."""
+
+    def step(self, status: Status) -> None:
+        """Nothing."""
+
+    def epoch(self, record: dict[str, Any], width: str, is_last_of_stage: bool) -> None:
+        """Nothing."""
+
+    def say(self, text: str) -> None:
+        """Nothing."""
+
+
+def _time(seconds: float) -> str:
+    whole = int(seconds)
+    if whole >= 3600:
+        return f"{whole // 3600}h{whole % 3600 // 60:02d}"
+    return f"{whole // 60}:{whole % 60:02d}"

@@ -1,0 +1,142 @@
+"""What a recipe means: its model, plan, data, optimizer and learning rate."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import growthring.optim
+from growthring.data import Augmentation, Batches, Crop, FolderBatches, ImageFolder, load
+from growthring.data.stream import BatchStream
+from growthring.errors import InputError
+from growthring.plan import Plan
+from growthring.planner import plan
+from growthring.train.recipe import Recipe
+
+OPTIMIZERS = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW", "avagrad": "AvaGrad", "lars": "LARS"}
+
+
+def make_model(recipe: Recipe, generator: torch.Generator) -> nn.Module:
+    """The full-size model; its weights come from the generator if its function takes one, else from its seed."""
+    options = dict(recipe.model_options)
+    names = inspect.signature(recipe.model).parameters
+    seed = int(torch.randint(2**62, (), generator=generator))
+    if "generator" in names:
+        return recipe.model(**options, generator=torch.Generator().manual_seed(seed))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return recipe.model(**options)
+
+
+def make_plan(recipe: Recipe, model: nn.Module, example: Any = None) -> Plan:
+    """The recipe's plan; of a fixed-size run one stage that takes all epochs."""
+    inputs = torch.zeros(2, *recipe.input_shape) if example is None else example
+    common: dict[str, Any] = {
+        "batch_rate": recipe.batch_rate,
+        "round_to": recipe.round_to,
+        "freeze": recipe.freeze,
+        "optimizer": recipe.optimizer,
+    }
+    if recipe.fixed:
+        return plan(
+            model,
+            inputs,
+            stages=1,
+            epochs=[recipe.epochs],
+            batch_size=recipe.batch_size,
+            **common,
+        )
+    return plan(
+        model,
+        inputs,
+        stages=recipe.stages,
+        start=recipe.start,
+        growth=recipe.growth,
+        epochs=recipe.epochs,
+        first_epochs=recipe.first_epochs,
+        epoch_growth=recipe.epoch_growth,
+        batch_size=recipe.batch_size,
+        batch_growth=recipe.batch_growth,
+        budget=recipe.budget,
+        schedule=recipe.schedule,  # type: ignore[arg-type]
+        **common,
+    )
+
+
+@dataclass
+class Streams:
+    """Batches for training, in random order, and for testing."""
+
+    train: BatchStream
+    test: BatchStream
+
+
+def make_streams(
+    recipe: Recipe,
+    root: Path | None,
+    generator: torch.Generator,
+    device: torch.device,
+    download: bool = False,
+) -> Streams:
+    """The recipe's data as batches."""
+    if recipe.data == "imagenet":
+        if root is None:
+            raise InputError(
+                "imagenet is read from folders: pass --data, with train/ and val/ in it."
+            )
+        train, test = ImageFolder.splits(root)
+        side = recipe.input_shape[-1]
+        crop = Crop(size=side, resize=round(side * 256 / 224), mirror=recipe.mirror)
+        return Streams(
+            FolderBatches(train, recipe.batch_size, crop, generator, device=device),
+            FolderBatches(test, recipe.batch_size, crop, None, device=device),
+        )
+    images, test_images = load(recipe.data, root, download)
+    if recipe.num_train is not None:
+        images = images.subset(recipe.num_train)
+    if recipe.side is not None:
+        images, test_images = images.resize(recipe.side), test_images.resize(recipe.side)
+    shape = tuple(images.images.shape[1:])
+    if shape != tuple(recipe.input_shape):
+        raise InputError(
+            f"'{recipe.data}' has images of shape {shape}, the recipe expects {recipe.input_shape}."
+        )
+    augmentation = Augmentation.of(images, shift=recipe.shift, mirror=recipe.mirror)
+    return Streams(
+        Batches(images, recipe.batch_size, augmentation, generator, device=device),
+        Batches(test_images, max(recipe.batch_size, 500), augmentation, None, device=device),
+    )
+
+
+def make_optimizer(recipe: Recipe, model: nn.Module, total_steps: int) -> torch.optim.Optimizer:
+    """The recipe's optimizer over all parameters."""
+    if recipe.optimizer not in OPTIMIZERS:
+        raise InputError(f"optimizer='{recipe.optimizer}' is not one of {', '.join(OPTIMIZERS)}.")
+    kind = getattr(growthring.optim, OPTIMIZERS[recipe.optimizer])
+    options = {"total_steps": total_steps, **recipe.optimizer_options}
+    try:
+        optimizer: torch.optim.Optimizer = kind(model.parameters(), lr=recipe.lr, **options)
+    except TypeError as error:
+        raise InputError(f"optimizer_options: {error}.") from error
+    return optimizer
+
+
+def learning_rate(recipe: Recipe, step: int, total_steps: int) -> float:
+    """Rate of a step: a linear rise over warmup_steps, then cosine to 0 over the whole run.
+
+    >>> from growthring.zoo import mlp8
+    >>> learning_rate(Recipe("mine", mlp8, lr=1.0), step=50, total_steps=100)
+    0.5
+    """
+    rise = min(1.0, (step + 1) / recipe.warmup_steps) if recipe.warmup_steps else 1.0
+    if recipe.lr_schedule == "constant":
+        return recipe.lr * rise
+    if recipe.lr_schedule != "cosine":
+        raise InputError(f"lr_schedule='{recipe.lr_schedule}' is not 'cosine' or 'constant'.")
+    return round(recipe.lr * rise * 0.5 * (1 + math.cos(math.pi * step / total_steps)), 15)

@@ -1,0 +1,443 @@
+"""Trainer: Algorithm 1 of the paper, resumable bit for bit."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from growthring.checkpoint import (
+    JsonLines,
+    RunLock,
+    discard_after,
+    read_checkpoint,
+    read_json,
+    save_weights,
+    write_checkpoint,
+    write_json,
+)
+from growthring.data.stream import BatchStream
+from growthring.errors import InputError
+from growthring.grower import Grower
+from growthring.optim import RingOptimizer
+from growthring.train.interrupt import Interrupt
+from growthring.train.measure import Loss, batch_sums, evaluate
+from growthring.train.progress import Progress, Status
+from growthring.train.recipe import Recipe, differences
+from growthring.train.setup import (
+    learning_rate,
+    make_model,
+    make_optimizer,
+    make_plan,
+    make_streams,
+)
+from growthring.train.state import Interrupted, Result, Totals, TrainingError
+
+
+class Trainer:
+    """Trains a model by growing it (or, with `recipe.fixed`, at full size), and keeps everything in a folder.
+
+    Args:
+        recipe: the settings.
+        out: folder of the run.
+        model: makes the full-size model; by default the recipe's.
+        train, test: batches of (inputs, targets); by default the recipe's data.
+        loss: from outputs and targets to a scalar; by default cross entropy with the recipe's smoothing.
+        data: folder of the recipe's data.
+        download: fetch data that is missing.
+        device: where to train.
+        checkpoint_steps: write a checkpoint every so many steps, beside those at stage ends.
+        checkpoint_minutes: and after so many minutes.
+        keep: how many checkpoints stay.
+        log_rates: record the rate factors of weights every so many steps; 0 does not.
+        progress: what shows how far it is.
+        source: how to find the recipe again, for `growthring train --resume`.
+        tensorboard: also write TensorBoard events (needs the package).
+
+    >>> import tempfile
+    >>> from growthring.train.progress import Silence
+    >>> from growthring.train.recipes import demo
+    >>> from growthring.train.recipe import change
+    >>> small = change(demo(), ["epochs=2", "stages=2", "num_train=64", "model_options.width=4"])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     result = Trainer(small, folder, progress=Silence()).fit()
+    >>> result.epochs, result.flops_share < 1
+    (2, True)
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        out: str | Path,
+        *,
+        model: Callable[[], nn.Module] | None = None,
+        train: BatchStream | None = None,
+        test: BatchStream | None = None,
+        loss: Loss | None = None,
+        data: str | Path | None = None,
+        download: bool = False,
+        device: str | torch.device = "cpu",
+        checkpoint_steps: int | None = None,
+        checkpoint_minutes: float = 10.0,
+        keep: int = 3,
+        log_rates: int = 50,
+        progress: Progress | None = None,
+        source: dict[str, Any] | None = None,
+        tensorboard: bool = False,
+    ) -> None:
+        self.recipe, self.out, self.device = recipe, Path(out), torch.device(device)
+        self.progress = progress or Progress()
+        self._cadence = (checkpoint_steps, checkpoint_minutes * 60, keep)
+        self._log_rates, self._source, self._tensorboard = log_rates, source or {}, tensorboard
+        generator = torch.Generator().manual_seed(recipe.seed)
+        full = make_model(recipe, generator) if model is None else model()
+        if train is None:
+            root = None if data is None else Path(data)
+            streams = make_streams(recipe, root, generator, self.device, download)
+            train, test = streams.train, streams.test
+        self.train, self.test = train, test
+        example = None if model is None else next(iter(train))[0][:2].cpu()
+        train.rewind()
+        self.plan = make_plan(recipe, full, example)
+        self.plan.footprints  # noqa: B018 - counted now, not in the middle of a measured epoch
+        self.model = (full if recipe.fixed else self.plan.build_seed()).to(self.device)
+        self.totals = Totals()
+        self.total_steps = sum(self.plan.steps(train.num_examples))
+        self.optimizer = make_optimizer(recipe, self.model, self.total_steps)
+        self.grower = (
+            None
+            if recipe.fixed
+            else Grower(
+                self.model,
+                self.plan,
+                optimizer=self.optimizer,
+                variance_transfer=recipe.variance_transfer,  # type: ignore[arg-type]
+                noise=recipe.noise,
+                generator=generator,
+            )
+        )
+        self.loss = loss or nn.CrossEntropyLoss(label_smoothing=recipe.label_smoothing)
+        self._sums = torch.zeros(
+            3, dtype=torch.float64
+        )  # loss, right answers, examples of the epoch
+        self._forward: Any = None
+        self._interrupt = Interrupt(self.progress.say)
+        self._last_write = time.monotonic()
+
+    # The run as a whole.
+
+    def fit(self) -> Result:
+        """Trains from where the run is to its end; Ctrl-C finishes the step, saves and raises `Interrupted`."""
+        with RunLock(self.out), JsonLines(self.out / "metrics.jsonl") as self._log:
+            self._begin()
+            with self._interrupt:
+                while self.totals.stage < self.plan.num_stages:
+                    self._stage()
+            return self._finish()
+
+    def resume(self) -> None:
+        """Takes up the newest checkpoint of the run's folder; `fit` then goes on from there.
+
+        Raises:
+            InputError: the folder holds a run of another recipe; the differences are named.
+        """
+        config = read_json(self.out / "config.json")
+        changed = differences(config["settings"], self.recipe.as_dict())
+        if changed:
+            raise InputError(
+                f"'{self.out}' was started with other settings ({'; '.join(changed)}). Resume it as it was, "
+                "or start another run."
+            )
+        found = read_checkpoint(self.out, device=self.device)
+        for path, reason in found.skipped:
+            self.progress.say(
+                f"checkpoint {path.name} cannot be used ({reason}); using the one before"
+            )
+        state = found.state
+        if self.grower is not None:
+            self.grower.load_state_dict(state["grower"])
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.train.load_state_dict(state["train"])
+        self.totals = Totals(**state["totals"])
+        self._sums = state["sums"]
+        self._resumed = (found.step, state["metrics_position"], state["random"])
+
+    _resumed: tuple[int, int, list[Tensor]] | None = None
+
+    def _begin(self) -> None:
+        """Writes what the run is, and a first checkpoint; or goes back to where a resumed one was."""
+        if self._resumed is not None:
+            step, position, random = self._resumed
+            discard_after(self.out, step)
+            self._log.truncate(position)
+            _set_random(random, self.device)
+            self.progress.say(f"resuming at stage {self.totals.stage}, step {step}")
+            return
+        if (self.out / "config.json").exists():
+            raise InputError(
+                f"'{self.out}' already holds a run. Go on with `growthring train --resume {self.out}`, or "
+                "choose another folder."
+            )
+        torch.manual_seed(self.recipe.seed)  # dropout and the like draw from torch's own generator
+        write_json(
+            self.out / "config.json",
+            {
+                "name": self.recipe.name,
+                "fixed": self.recipe.fixed,
+                "seed": self.recipe.seed,
+                "settings": self.recipe.as_dict(),
+                "source": self._source,
+                "plan": self.plan.as_dict(),
+                "machine": f"{platform.machine()} {platform.system()}, {torch.get_num_threads()} threads, "
+                f"{self.device}",
+                "versions": {"torch": torch.__version__, "python": platform.python_version()},
+            },
+        )
+        self._save()
+
+    def _stage(self) -> None:
+        """The epochs of one stage, then the growth to the next."""
+        totals, recipe = self.totals, self.recipe
+        stage = totals.stage
+        self.train.set_batch_size(self.plan.batch_sizes[stage])
+        self._forward = torch.compile(self.model) if recipe.compile else self.model
+        while totals.epochs_in_stage < self.plan.epochs[stage]:
+            self._epoch()
+            totals.epochs_in_stage += 1
+        last = stage == self.plan.num_stages - 1
+        started = time.perf_counter()
+        if self.grower is not None:
+            self.grower.finish()
+        report = self.grower.grow() if self.grower is not None and not last else None
+        totals.seconds += time.perf_counter() - started
+        totals.stage, totals.epochs_in_stage, totals.steps_in_stage = stage + 1, 0, 0
+        if report is not None:
+            change = None if report.change is None else report.change.relative_after_scale
+            self._log.append(
+                {
+                    "kind": "growth",
+                    "stage": stage + 1,
+                    "step": totals.step,
+                    "epoch": totals.epoch,
+                    "seconds": report.seconds,
+                    "change": change,
+                    "parameters": report.parameters_after,
+                    "widths": self.plan.named_widths(stage + 1),
+                }
+            )
+        self._save()
+
+    def _epoch(self) -> None:
+        """The rest of the present epoch, its evaluation and its line in the log."""
+        totals, recipe = self.totals, self.recipe
+        steps_in_stage = self.plan.epochs[totals.stage] * len(self.train)
+        factor = self.plan.rate_factors[totals.stage]
+        flops = self.plan.footprints[totals.stage].flops
+        self.model.train()
+        started = time.perf_counter()
+        rate = learning_rate(recipe, max(totals.step - 1, 0), self.total_steps) * factor
+        for inputs, targets in self.train:
+            rate = learning_rate(recipe, totals.step, self.total_steps) * factor
+            for group in self.optimizer.param_groups:
+                group["lr"] = rate
+            if self.grower is not None:
+                self.grower.advance(min(1.0, totals.steps_in_stage / max(steps_in_stage, 1)))
+            self._step(inputs, targets)
+            totals.step += 1
+            totals.steps_in_stage += 1
+            totals.examples_flops += flops * len(targets)
+            now = time.perf_counter()
+            totals.seconds += now - started
+            started = now
+            self.progress.step(self._status())
+            self._watch()
+            started = time.perf_counter()
+        record = self._record(rate)
+        totals.epoch += 1
+        self._sums.zero_()
+        self._log.append(record)
+        self._write_tensorboard(record)
+        is_last = totals.epochs_in_stage + 1 == self.plan.epochs[totals.stage]
+        self.progress.epoch(record, self._width(), is_last)
+
+    def _step(self, inputs: Tensor, targets: Tensor) -> None:
+        """Forward, backward, update; nothing is updated if the loss is not finite."""
+        recipe = self.recipe
+        with self._precision():
+            outputs = self._forward(inputs)
+            loss = self.loss(outputs, targets)
+        if self.device.type == "cpu" or self.totals.step % 20 == 0:
+            value = float(loss.detach())
+            if not math.isfinite(value):
+                self._fail(value)
+        self.optimizer.zero_grad()
+        loss.backward()
+        if recipe.clip_norm is not None:
+            nn.utils.clip_grad_norm_(self.model.parameters(), recipe.clip_norm)
+        self.optimizer.step()
+        self._sums += batch_sums(loss, outputs, targets)
+
+    # Evaluation and records.
+
+    def evaluate(self) -> tuple[float | None, float | None]:
+        """Loss and accuracy (0 to 1) on the test data; None where there is none."""
+        if self.test is None:
+            return None, None
+        return evaluate(self.model, self.test, self.loss, self._precision)
+
+    def _record(self, rate: float) -> dict[str, Any]:
+        totals = self.totals
+        loss_sum, right, examples = self._sums.tolist()
+        test_loss, test_accuracy = self.evaluate()
+        return {
+            "kind": "epoch",
+            "epoch": totals.epoch,
+            "stage": totals.stage,
+            "step": totals.step,
+            "lr": rate,
+            "train_loss": loss_sum / examples,
+            "train_accuracy": None if math.isnan(right) else right / examples,
+            "test_loss": test_loss,
+            "test_accuracy": test_accuracy,
+            "seconds": totals.seconds,
+            "flops": 3 * totals.examples_flops,  # a backward pass costs about two forward ones
+            "flops_share": self._flops_share(),
+            "batch_size": self.train.batch_size,
+        }
+
+    def _flops_share(self) -> float:
+        full = self.plan.footprints[-1].flops * self.train.num_examples * sum(self.plan.epochs)
+        return self.totals.examples_flops / full if full else 1.0
+
+    def _width(self) -> str:
+        named = self.plan.named_widths(min(self.totals.stage, self.plan.num_stages - 1))
+        listed = list(named.values())
+        return (
+            "full size" if self.recipe.fixed or not listed else f"width {min(listed)}–{max(listed)}"
+        )
+
+    def _status(self) -> Status:
+        totals = self.totals
+        loss_sum, _, examples = self._sums.tolist() if self.device.type == "cpu" else (0, 0, 1)
+        return Status(
+            totals.stage,
+            self.plan.num_stages,
+            totals.epoch,
+            sum(self.plan.epochs),
+            totals.step,
+            self.total_steps,
+            self._width(),
+            loss_sum / max(examples, 1),
+            totals.seconds,
+            self._flops_share(),
+        )
+
+    def _watch(self) -> None:
+        """After a step: the record of rates, checkpoints that are due, Ctrl-C."""
+        step = self.totals.step
+        every, seconds, _ = self._cadence
+        if self._log_rates and step % self._log_rates == 0 and self._rings is not None:
+            found = self._rings.rate_factors()
+            factors = {n: f.tolist() for n, f in found.items() if len(f) > 1}
+            weights = {n: f for n, f in factors.items() if any(abs(v - f[0]) > 1e-12 for v in f)}
+            self._log.append(
+                {"kind": "rates", "step": step, "stage": self.totals.stage, "factors": weights}
+            )
+        is_due = bool(every) and step % (every or 1) == 0
+        if is_due or time.monotonic() - self._last_write > seconds or self._interrupt.is_asked:
+            self._save()
+        if self._interrupt.is_asked:
+            raise Interrupted(
+                f"stopped after step {step}; everything is saved. Go on with: growthring train --resume {self.out}"
+            )
+
+    # Keeping.
+
+    def _save(self) -> None:
+        state = {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "grower": None if self.grower is None else self.grower.state_dict(),
+            "train": self.train.state_dict(),
+            "totals": asdict(self.totals),
+            "sums": self._sums,
+            "random": _random(self.device),
+            "metrics_position": self._log.position(),
+        }
+        write_checkpoint(self.out, state, self.totals.step, keep=self._cadence[2])
+        self._last_write = time.monotonic()
+
+    def _finish(self) -> Result:
+        last = self.plan.num_stages - 1
+        loss, accuracy = self.evaluate()
+        result = Result(
+            test_accuracy=accuracy,
+            test_loss=loss,
+            seconds=self.totals.seconds,
+            flops=3 * self.totals.examples_flops,
+            flops_share=self._flops_share(),
+            steps=self.totals.step,
+            epochs=self.totals.epoch,
+            parameters=self.plan.footprints[last].parameters,
+        )
+        save_weights(self.out / "model.safetensors", self.model.state_dict())
+        write_json(self.out / "result.json", asdict(result))
+        return result
+
+    def _fail(self, value: float) -> None:
+        """A loss that is not finite ends the run; the last checkpoint is from before."""
+        norms = ""
+        if self._rings is not None:
+            found = self._rings.weight_norms()
+            shown = {n: [round(v, 3) for v in f.tolist()] for n, f in list(found.items())[:4]}
+            norms = f" Ring norms of the first parameters: {shown}."
+        raise TrainingError(
+            f"the loss is {value} at step {self.totals.step}, stage {self.totals.stage}, learning rate "
+            f"{self.optimizer.param_groups[0]['lr']:.3g}.{norms} Nothing of this step was applied; the last "
+            f"checkpoint in '{self.out}' is from before. Try a smaller lr, warmup_steps or clip_norm."
+        )
+
+    def _precision(self) -> contextlib.AbstractContextManager[Any]:
+        if self.recipe.precision == "float32":
+            return contextlib.nullcontext()
+        if self.recipe.precision != "bfloat16":
+            raise InputError(f"precision='{self.recipe.precision}' is not 'float32' or 'bfloat16'.")
+        return torch.autocast(self.device.type, torch.bfloat16)
+
+    @property
+    def _rings(self) -> RingOptimizer | None:
+        is_ringed = self.grower is not None and isinstance(self.optimizer, RingOptimizer)
+        return self.optimizer if is_ringed else None  # type: ignore[return-value]
+
+    def _write_tensorboard(self, record: dict[str, Any]) -> None:
+        if not self._tensorboard:
+            return
+        from torch.utils.tensorboard import SummaryWriter
+
+        with SummaryWriter(str(self.out / "tensorboard")) as writer:
+            for key, value in record.items():
+                if isinstance(value, float):
+                    writer.add_scalar(key, value, record["step"])
+
+
+def _random(device: torch.device) -> list[Tensor]:
+    """State of torch's own generators, which dropout draws from."""
+    states = [torch.get_rng_state()]
+    if device.type == "cuda":
+        states.append(torch.cuda.get_rng_state(device))
+    return states
+
+
+def _set_random(states: list[Tensor], device: torch.device) -> None:
+    torch.set_rng_state(states[0])
+    if device.type == "cuda" and len(states) > 1:
+        torch.cuda.set_rng_state(states[1], device)
