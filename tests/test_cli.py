@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from growthring.cli import load_model, main, parse_inputs
+from growthring.cli import main
+from growthring.cli.inspect import load_model, parse_inputs
 
 
 def run(capsys, *arguments):

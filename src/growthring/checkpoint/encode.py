@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from growthring.checkpoint.errors import CheckpointError
-from growthring.checkpoint.tensorfile import DTYPE_NAMES
+from growthring.checkpoint.tensorfile import DTYPES
 
 _MAPPINGS = (dict, OrderedDict, defaultdict, Counter)
 _TORCH_CLASSES = (Tensor, torch.nn.Parameter, torch.nn.Buffer)
@@ -131,7 +131,7 @@ class _Encoder:
         if not _in_memory_order(value).is_contiguous():
             value = value.contiguous()  # it has gaps or overlaps
         stored = _in_memory_order(value)
-        known = stored.dtype in DTYPE_NAMES
+        known = stored.dtype in DTYPES
         node: dict[str, Any] = {}
         if not known or value.stride() != _plain_stride(value.shape):
             # Channels-last, say: it comes back with its strides, as some kernels round by them.

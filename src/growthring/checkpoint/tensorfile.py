@@ -1,56 +1,28 @@
-"""The safetensors format, written and read without a copy and with a checksum on the way.
-
-The library of that name writes the same bytes, but refuses tied tensors, has no checksum, and does not
-tell a full disk from a wrong argument. The file is: the length of the header as 8 bytes, the header
-(JSON: dtype, shape and place of each tensor), the tensors one after the other, little-endian.
-"""
+"""Tensors in a safetensors file that is on the disk, with a checksum, and read into memory of their own."""
 
 from __future__ import annotations
 
-import json
-import math
-import sys
+import re
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO
 
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from growthring.checkpoint.errors import CheckpointError
 from growthring.checkpoint.files import sync_file
 
-_TORCH_NAMES = {
-    "BOOL": "bool",
-    "U8": "uint8",
-    "I8": "int8",
-    "F8_E5M2": "float8_e5m2",
-    "F8_E4M3": "float8_e4m3fn",
-    "F8_E5M2FNUZ": "float8_e5m2fnuz",
-    "F8_E4M3FNUZ": "float8_e4m3fnuz",
-    "F8_E8M0": "float8_e8m0fnu",
-    "I16": "int16",
-    "U16": "uint16",
-    "F16": "float16",
-    "BF16": "bfloat16",
-    "I32": "int32",
-    "U32": "uint32",
-    "F32": "float32",
-    "F64": "float64",
-    "I64": "int64",
-    "U64": "uint64",
-    "C64": "complex64",
-}
-DTYPES: dict[str, torch.dtype] = {
-    name: getattr(torch, attribute)
-    for name, attribute in _TORCH_NAMES.items()
-    if hasattr(torch, attribute)
-}
-DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
-
-_BUFFER = 1 << 20  # small tensors are gathered; larger ones pass the buffer by
-_MAX_HEADER = 100_000_000  # as in the library
+DTYPES = frozenset(  # of the format; float4_e2m1fn_x2 is left out, as its shape counts half bytes
+    {torch.bool, torch.uint8, torch.uint16, torch.uint32, torch.uint64}
+    | {torch.int8, torch.int16, torch.int32, torch.int64}
+    | {torch.float8_e5m2, torch.float8_e5m2fnuz, torch.float8_e4m3fn, torch.float8_e4m3fnuz}
+    | {torch.float8_e8m0fnu, torch.float16, torch.bfloat16, torch.float32, torch.float64}
+    | {torch.complex64}
+)
 
 
 def write_tensors(
@@ -61,37 +33,34 @@ def write_tensors(
     Raises:
         OSError: as the system gives it; a part of the file may be left.
     """
-    if sys.byteorder != "little":
-        raise CheckpointError("safetensors files are little-endian; this machine is not.")
-    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
-    # Wide dtypes first, as in the library, so that every tensor is aligned in a mapped file.
-    names = sorted(tensors, key=lambda name: -tensors[name].element_size())
-    position = 0
-    for name in names:
-        tensor = tensors[name]
-        end = position + tensor.numel() * tensor.element_size()
-        header[name] = {
-            "dtype": DTYPE_NAMES[tensor.dtype],
-            "shape": list(tensor.shape),
-            "data_offsets": [position, end],
-        }
-        position = end
-    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
-    text += b" " * (-len(text) % 8)
-    opening = len(text).to_bytes(8, "little") + text
-    with open(path, "xb", buffering=_BUFFER) as file:
-        file.write(opening)
-        crc = zlib.crc32(opening)
-        for name in names:
-            data = _bytes_of(tensors[name])
-            file.write(data)
-            crc = zlib.crc32(data, crc)
+    plain: dict[str, Tensor] = {}
+    storages: set[int] = set()
+    for name, tensor in tensors.items():
+        tensor = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
+        storage = tensor.untyped_storage().data_ptr()
+        # The library refuses tied tensors; each of their names gets the data here.
+        plain[name] = tensor.clone() if storage in storages else tensor
+        storages.add(storage)
+    # The library renames a file that only its owner may read; this one has the mode of any new file.
+    path.touch(exist_ok=False)
+    mode = path.stat().st_mode
+    try:
+        save_file(plain, path, dict(metadata) if metadata else None)
+    except SafetensorError as error:
+        # The library gives what the system said as text: "I/O error: File too large (os error 27)".
+        if found := re.search(r"(?:I/O error: )?([^:]*) \(os error (\d+)\)", str(error)):
+            code = int(found[2])
+            raise OSError(code, found[1], None, code) from error  # the last is for Windows
+        raise CheckpointError(f"cannot write '{path}': {error}.") from error
+    path.chmod(mode)
+    with open(path, "r+b") as file:  # Windows syncs only what is open for writing
+        crc = _crc32(file)
         sync_file(file)
-    return len(opening) + position, crc
+        return file.tell(), crc
 
 
 def read_tensors(path: Path, crc: int | None = None) -> dict[str, Tensor]:
-    """Reads a safetensors file into tensors with a memory of their own, in the order of the header.
+    """Reads a safetensors file into tensors with a memory of their own.
 
     Args:
         crc: the CRC-32 that the file must have.
@@ -100,82 +69,35 @@ def read_tensors(path: Path, crc: int | None = None) -> dict[str, Tensor]:
         CheckpointError: it is not a whole safetensors file, or has another checksum.
         OSError: as the system gives it.
     """
-    size = path.stat().st_size
-    with open(path, "rb", buffering=_BUFFER) as file:
-        header, opening = _read_header(file, size)
-        header.pop("__metadata__", None)
-        found = zlib.crc32(opening)
-        tensors = {}
-        for name, dtype, shape, num_bytes in _layout(header, size - len(opening)):
-            memory = torch.empty(num_bytes, dtype=torch.uint8)
-            data = memory.numpy().data
-            if file.readinto(data) != num_bytes:  # type: ignore[attr-defined]
-                raise CheckpointError(f"'{path.name}' became shorter while it was read.")
-            if crc is not None:
-                found = zlib.crc32(data, found)
-            tensors[name] = memory.view(dtype).reshape(shape)
-    if crc is not None and found != crc:
-        raise CheckpointError(
-            f"'{path.name}' is corrupt: its CRC-32 is {found:08x}, it was written with {crc:08x}."
-        )
-    return tensors
+    with open(path, "rb") as file:  # also because errors of the library have no errno
+        if crc is not None and (found := _crc32(file)) != crc:
+            raise CheckpointError(
+                f"'{path.name}' is corrupt: its CRC-32 is {found:08x}, it was written with {crc:08x}."
+            )
+    try:
+        with safe_open(path, "pt") as tensors:
+            # The library's tensors map the file, which will be overwritten or pruned while they are
+            # in use: on NFS, or if it becomes shorter, that would end the process with SIGBUS.
+            return {name: tensors.get_tensor(name).clone() for name in tensors.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise _foreign(error) from error
 
 
 def read_metadata(path: Path) -> dict[str, str]:
     """Returns the strings that a safetensors file carries beside its tensors."""
-    size = path.stat().st_size
-    with open(path, "rb") as file:
-        header, _ = _read_header(file, size)
-    metadata = header.get("__metadata__", {})
-    return dict(metadata) if isinstance(metadata, dict) else {}
-
-
-def _bytes_of(tensor: Tensor) -> memoryview:
-    # One tensor at a time comes from its device, or is made contiguous.
-    tensor = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
-    return tensor.reshape(-1).view(torch.uint8).numpy().data
-
-
-def _read_header(file: BinaryIO, size: int) -> tuple[dict[str, Any], bytes]:
-    """Returns the header, and the bytes up to its end."""
-    start = file.read(8)
-    length = int.from_bytes(start, "little")
-    if len(start) < 8 or length > min(size - 8, _MAX_HEADER):
-        raise CheckpointError("not a safetensors file, or a truncated one: it ends in the header.")
-    text = file.read(length)
     try:
-        header = json.loads(text.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"not a safetensors file: its header is no JSON ({error}).") from None
-    if not isinstance(header, dict):
-        raise CheckpointError("not a safetensors file: its header is no JSON object.")
-    return header, start + text
+        with open(path, "rb"), safe_open(path, "pt") as file:
+            return dict(file.metadata() or {})
+    except SafetensorError as error:
+        raise _foreign(error) from error
 
 
-def _layout(
-    header: dict[str, Any], num_bytes: int
-) -> list[tuple[str, torch.dtype, list[int], int]]:
-    """Returns (name, dtype, shape, bytes) in the order of the data, which must have no gaps."""
-    layout = []
-    position = 0
-    try:
-        entries = sorted(header.items(), key=lambda item: tuple(item[1]["data_offsets"]))
-        for name, entry in entries:
-            start, end = entry["data_offsets"]
-            dtype, shape = DTYPES[entry["dtype"]], [int(n) for n in entry["shape"]]
-            if start != position or end - start != math.prod(shape) * dtype.itemsize or end < start:
-                raise ValueError(f"the place of '{name}' does not fit its shape")
-            if any(n < 0 for n in shape):
-                raise ValueError(f"'{name}' has a negative size")
-            layout.append((name, dtype, shape, end - start))
-            position = end
-    except (AttributeError, LookupError, TypeError, ValueError) as error:
-        raise CheckpointError(
-            f"not a safetensors file that can be read here ({type(error).__name__}: {error})."
-        ) from None
-    if position != num_bytes:
-        raise CheckpointError(
-            f"a truncated or overlong safetensors file: {num_bytes} bytes of tensors instead of "
-            f"{position}."
-        )
-    return layout
+def _crc32(file: IO[bytes]) -> int:
+    crc = 0
+    while chunk := file.read(1 << 20):
+        crc = zlib.crc32(chunk, crc)
+    return crc
+
+
+def _foreign(error: SafetensorError) -> CheckpointError:
+    return CheckpointError(f"not a safetensors file, or a truncated one ({error}).")

@@ -12,7 +12,7 @@ from torch import Tensor
 from growthring.checkpoint.errors import CheckpointError
 from growthring.checkpoint.files import write_whole
 from growthring.checkpoint.tensorfile import (
-    DTYPE_NAMES,
+    DTYPES,
     read_metadata,
     read_tensors,
     write_tensors,
@@ -49,7 +49,7 @@ def save_weights(
             raise CheckpointError(
                 f"cannot save '{name}': it is of type {type(tensor).__name__}, weights are tensors."
             )
-        if tensor.dtype not in DTYPE_NAMES or tensor.layout != torch.strided or tensor.is_meta:
+        if tensor.dtype not in DTYPES or tensor.layout != torch.strided or tensor.is_meta:
             kind = "meta" if tensor.is_meta else f"{tensor.dtype}, {tensor.layout}"
             raise CheckpointError(
                 f"cannot save '{name}' ({kind}): safetensors has no such tensors. Convert it first."

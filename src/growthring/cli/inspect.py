@@ -1,11 +1,10 @@
-"""The command `growthring`. Each subcommand is a thin layer over a function of the library."""
+"""growthring inspect: the width groups of a model."""
 
 from __future__ import annotations
 
 import argparse
 import ast
 import importlib
-import importlib.metadata
 import json
 import os
 import sys
@@ -17,7 +16,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from growthring.errors import GrowthError, InputError
+from growthring.cli.common import Commands
+from growthring.errors import InputError
 from growthring.graph.discover import discover_width_groups
 
 _INSPECT = """\
@@ -31,38 +31,8 @@ examples:
 """
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point; returns the exit status (0 fine, 2 a user's error)."""
-    parser = _parser()
-    arguments = parser.parse_args(argv)
-    if not hasattr(arguments, "run"):
-        parser.print_help()
-        return 2
-    try:
-        arguments.run(arguments)
-        sys.stdout.flush()
-    except GrowthError as error:
-        print(f"growthring: {type(error).__name__}: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("growthring: interrupted", file=sys.stderr)
-        return 130
-    except BrokenPipeError:  # the reader (head, less) has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="growthring", description="Train a neural network by growing it."
-    )
-    try:
-        version = importlib.metadata.version("growthring")
-    except importlib.metadata.PackageNotFoundError:  # run from a source tree
-        version = "(not installed)"
-    parser.add_argument("--version", action="version", version=f"growthring {version}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+def add(commands: Commands) -> None:
+    """Adds `growthring inspect`."""
     inspect = commands.add_parser(
         "inspect",
         help="show a model's width groups",
@@ -109,7 +79,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     inspect.add_argument("--json", action="store_true", help="print one JSON object")
     inspect.set_defaults(run=_inspect)
-    return parser
 
 
 def _inspect(arguments: argparse.Namespace) -> None:

@@ -1,0 +1,53 @@
+"""The command `growthring`. Each subcommand is a thin layer over a function of the library."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import os
+import sys
+from collections.abc import Sequence
+
+from growthring.cli import inspect, plan, report, train
+from growthring.errors import GrowthError
+from growthring.train import Interrupted
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point; returns the exit status (0 fine, 2 a user's error, 130 interrupted)."""
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    if not hasattr(arguments, "run"):
+        parser.print_help()
+        return 2
+    try:
+        arguments.run(arguments)
+        sys.stdout.flush()
+    except Interrupted as error:
+        print(f"growthring: {error}", file=sys.stderr)
+        return 130
+    except GrowthError as error:
+        print(f"growthring: {type(error).__name__}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("growthring: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader (head, less) has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="growthring", description="Train a neural network by growing it."
+    )
+    try:
+        version = importlib.metadata.version("growthring")
+    except importlib.metadata.PackageNotFoundError:  # run from a source tree
+        version = "(not installed)"
+    parser.add_argument("--version", action="version", version=f"growthring {version}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    for command in (inspect, plan, train, report):
+        command.add(commands)
+    return parser

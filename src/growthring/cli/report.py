@@ -1,0 +1,41 @@
+"""growthring report: a page and a table of runs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from growthring.cli.common import Commands
+from growthring.errors import InputError
+from growthring.html import format_table, summary_table, write_report
+
+
+def add(commands: Commands) -> None:
+    """Adds `growthring report`."""
+    parser = commands.add_parser(
+        "report",
+        help="compare runs in a table and an HTML page",
+        description="Prints accuracy, FLOPs and seconds of runs, and writes a self-contained page with their "
+        "curves, stages and rates. Runs that differ in nothing but the seed are averaged.",
+    )
+    parser.add_argument("runs", nargs="+", metavar="RUN")
+    parser.add_argument("--out", default="report.html", metavar="FILE", help="default report.html")
+    parser.add_argument("--title", default="growthring report")
+    parser.add_argument("--json", action="store_true", help="print the table as JSON")
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    runs = [Path(run) for run in arguments.runs]
+    missing = [run for run in runs if not run.is_dir()]
+    if missing:
+        raise InputError(f"there is no folder '{missing[0]}'.")
+    write_report(runs, Path(arguments.out), title=arguments.title)
+    rows = summary_table(runs)
+    if arguments.json:
+        print(json.dumps([asdict(row) for row in rows], default=str))
+        return
+    print(format_table(rows))
+    print(f"wrote {arguments.out}")
