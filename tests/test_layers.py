@@ -179,7 +179,7 @@ def test_an_upward_import_is_found(tree: Path, name: str, text: str):
     assert found.startswith(f"{name}:{len(text.splitlines())}: imports growthring")
 
 
-@pytest.mark.parametrize("name", ["utils.py", "train/loop.py", "train/__init__.py"])
+@pytest.mark.parametrize("name", ["utils.py", "mystery/loop.py", "mystery/__init__.py"])
 def test_a_module_in_no_layer_is_found(tree: Path, name: str):
     (tree / name).parent.mkdir(exist_ok=True)
     (tree / name).write_text("import torch\n")

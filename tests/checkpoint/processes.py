@@ -11,8 +11,15 @@ from pathlib import Path
 EVENTS = {"open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.scandir", "os.truncate"}
 
 
-def run_in_child(work: Callable[[], object], kill_after: float | None = None) -> int:
-    """Runs `work` in a forked child; returns its exit code, or minus the signal that ended it."""
+def run_in_child(
+    work: Callable[[], object],
+    kill_after: float | None = None,
+    once: Callable[[], bool] = lambda: True,
+) -> int:
+    """Runs `work` in a forked child; returns its exit code, or minus the signal that ended it.
+
+    It is killed after some seconds, at the first moment after that when `once` holds.
+    """
     pid = os.fork()
     if pid == 0:
         try:
@@ -23,8 +30,13 @@ def run_in_child(work: Callable[[], object], kill_after: float | None = None) ->
             sys.stderr.flush()
             os._exit(1)
     if kill_after is not None:
-        time.sleep(kill_after)
-        os.kill(pid, signal.SIGKILL)
+        try:
+            time.sleep(kill_after)
+            end = time.monotonic() + 10
+            while not once() and time.monotonic() < end:
+                pass
+        finally:
+            os.kill(pid, signal.SIGKILL)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 

@@ -94,7 +94,7 @@ states = st.recursive(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(state=states)
 def test_any_nesting_comes_back(state):
     assert_same(state, round_trip(state))

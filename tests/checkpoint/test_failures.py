@@ -23,10 +23,10 @@ def test_a_full_disk_at_any_call(again, tmp_path):
     """Every use of the file system fails once; there is an error or a whole new checkpoint."""
     new = 2 if again else 3
     full = 0
+    for step in (1, 2):
+        write_checkpoint(tmp_path / "before", state_of(step), step)
     for number in range(1, 200):
-        run = tmp_path / str(number)
-        for step in (1, 2):
-            write_checkpoint(run, state_of(step), step)
+        run = shutil.copytree(tmp_path / "before", tmp_path / str(number))
 
         def work(run=run, number=number):
             def fail():

@@ -1,6 +1,8 @@
 """kill -9 at any moment of a write leaves the newest checkpoint, or the one before, readable."""
 
+import glob
 import random
+import shutil
 import signal
 import sys
 
@@ -28,13 +30,13 @@ def check(run):
 @pytest.mark.parametrize("keep", [1, 2])
 @pytest.mark.parametrize("again", [False, True], ids=["new step", "same step"])
 def test_killed_at_every_call_to_the_file_system(again, keep, tmp_path):
+    for step in (1, 2):
+        write_checkpoint(tmp_path / "before", state_of(step, 100), step, keep=2)
+    new = 2 if again else 3
     for number in range(1, 200):
-        run = tmp_path / str(number)
-        for step in (1, 2):
-            write_checkpoint(run, state_of(step, 100), step, keep=2)
-        new = 2 if again else 3
+        run = shutil.copytree(tmp_path / "before", tmp_path / str(number))
 
-        def work(run=run, number=number, new=new):
+        def work(run=run, number=number):
             on_call(run, number, kill_self)
             write_checkpoint(run, state_of(new, 100), new, keep=keep)
 
@@ -49,21 +51,29 @@ def test_killed_at_every_call_to_the_file_system(again, keep, tmp_path):
 
 
 def test_killed_at_any_time(tmp_path):
+    """At random, and whenever safetensors is at work, whose calls the test above does not see."""
     random_source = random.Random(0)
+
+    def at_work():
+        return bool(glob.glob(f"{tmp_path}/checkpoints/.writing-*/.tmp*"))
+
     write_checkpoint(tmp_path, state_of(0, 300_000), 0)
-    last, moved = 0, 0
-    for _ in range(50):
+    last, moved, inside = 0, 0, 0
+    for number in range(12):
 
         def work(first=last + 1):
             for step in range(first, first + 1000):
                 write_checkpoint(tmp_path, state_of(step, 300_000), step, keep=2)
 
-        assert run_in_child(work, random_source.uniform(0.0, 0.06)) == -signal.SIGKILL
+        once = at_work if number % 2 else lambda: True
+        assert run_in_child(work, random_source.uniform(0.0, 0.06), once) == -signal.SIGKILL
+        inside += at_work()
         step = check(tmp_path)
         assert step >= last
         moved += step > last
         last = step
-    assert moved > 5, "the kills came before any write"
+    assert moved > 2, "the kills came before any write"
+    assert inside > 0, "no kill hit safetensors"
     write_checkpoint(tmp_path, state_of(last + 1, 300_000), last + 1, keep=2)
     assert [step for step, _ in list_checkpoints(tmp_path)][-1] == last + 1
     assert len(list((tmp_path / "checkpoints").iterdir())) == 2

@@ -148,7 +148,7 @@ def test_killed_and_resumed_has_no_line_twice(path):
     """Each life starts from a position that the one before may have run past."""
     random_source = random.Random(0)
     position, step, total = 0, 0, 0
-    for _ in range(25):
+    for _ in range(12):
 
         def work(position=position, step=step):
             with JsonLines(path) as log:

@@ -124,3 +124,18 @@ def test_a_state_with_code_changes_nothing(tmp_path):
     with pytest.raises(GrowthError, match=r"'f': the builtin_function_or_method 'len'"):
         write_checkpoint(tmp_path, {"f": len}, 2)
     assert names(tmp_path) == ["step-000000001"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="folders are not synced there")
+def test_everything_is_synced(tmp_path, monkeypatch):
+    synced = set()
+    real = os.fsync
+
+    def fsync(descriptor):
+        synced.add(os.fstat(descriptor).st_ino)
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    path = write_checkpoint(tmp_path, state_of(1), 1)
+    for part in (*path.iterdir(), path, path.parent, tmp_path):
+        assert part.stat().st_ino in synced, part

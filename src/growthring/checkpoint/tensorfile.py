@@ -31,6 +31,7 @@ def write_tensors(
     """Writes a new safetensors file, down to the disk; returns its size and CRC-32.
 
     Raises:
+        CheckpointError: the library refuses it.
         OSError: as the system gives it; a part of the file may be left.
     """
     plain: dict[str, Tensor] = {}
@@ -48,7 +49,7 @@ def write_tensors(
         save_file(plain, path, dict(metadata) if metadata else None)
     except SafetensorError as error:
         # The library gives what the system said as text: "I/O error: File too large (os error 27)".
-        if found := re.search(r"(?:I/O error: )?([^:]*) \(os error (\d+)\)", str(error)):
+        if found := re.search(r": ([^:]+) \(os error (\d+)\)", str(error)):
             code = int(found[2])
             raise OSError(code, found[1], None, code) from error  # the last is for Windows
         raise CheckpointError(f"cannot write '{path}': {error}.") from error
@@ -60,7 +61,7 @@ def write_tensors(
 
 
 def read_tensors(path: Path, crc: int | None = None) -> dict[str, Tensor]:
-    """Reads a safetensors file into tensors with a memory of their own.
+    """Reads a safetensors file into tensors with a memory of their own, in the order of the file.
 
     Args:
         crc: the CRC-32 that the file must have.
@@ -76,9 +77,9 @@ def read_tensors(path: Path, crc: int | None = None) -> dict[str, Tensor]:
             )
     try:
         with safe_open(path, "pt") as tensors:
-            # The library's tensors map the file, which will be overwritten or pruned while they are
-            # in use: on NFS, or if it becomes shorter, that would end the process with SIGBUS.
-            return {name: tensors.get_tensor(name).clone() for name in tensors.keys()}  # noqa: SIM118
+            # The library's tensors map the file, which may be pruned or cut short while they are in
+            # use: to touch them would then end the process (SIGBUS), and Windows keeps such files.
+            return {name: tensors.get_tensor(name).clone() for name in tensors.offset_keys()}
     except SafetensorError as error:
         raise _foreign(error) from error
 

@@ -1,0 +1,140 @@
+"""Runs of seconds: recipes, what a run came to, and children that are killed in the middle of one."""
+
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from growthring.checkpoint import load_weights, read_json, read_jsonl
+from growthring.train import Recipe, Silence, Trainer, change
+from growthring.train.progress import Status
+from growthring.train.recipes import demo
+from tests.train.nets import normed, plain
+
+TINY = ("epochs=3", "stages=3", "num_train=96", "batch_size=32")
+
+
+def resnet(*settings: str) -> Recipe:
+    """The demo's ResNet-8 at width 8."""
+    return change(demo(), [*TINY, "model_options.width=8", *settings])
+
+
+def small(*settings: str, model: Callable[..., Any] = plain) -> Recipe:
+    """A network of linear layers on the demo's images: ready in a moment."""
+    recipe = Recipe(
+        "small",
+        model,
+        input_shape=(1, 8, 8),
+        shift=1,
+        mirror=False,
+        growth=None,
+        lr=0.05,
+        optimizer_options={"momentum": 0.9, "weight_decay": 5e-4},
+    )
+    return change(recipe, [*TINY, *settings])
+
+
+KINDS: dict[str, Callable[[], Recipe]] = {
+    "grown": lambda: resnet(),
+    "fixed": lambda: resnet("fixed=true"),
+    "adam": lambda: small("optimizer=adam", "lr=0.01", "optimizer_options={}"),
+    "own schedule": lambda: small("optimizer_options.ring_schedule=own"),
+    "growing batches": lambda: small("batch_growth=0.4", "batch_size=16", "batch_rate=linear"),
+    "dropout": lambda: small("model_options.dropout=0.3"),
+    "layer norm": lambda: small("model_options.dropout=0.2", model=normed),
+    "avagrad": lambda: small("optimizer=avagrad", "optimizer_options={}", model=normed),
+    "bfloat16": lambda: small("precision=bfloat16", "clip_norm=0.5", "warmup_steps=4"),
+}
+
+
+class Killer(Silence):
+    """Acts as the progress of a run: after a step, before a growth or anywhere else it is told."""
+
+    def __init__(self, at: int, act: Callable[[], None]) -> None:
+        super().__init__()
+        self.at, self.act = at, act
+
+    def step(self, status: Status) -> None:
+        if status.step == self.at:
+            self.act()
+
+
+def kill_self() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def in_child(work: Callable[[], object]) -> int:
+    """Runs `work` in a forked child; returns its exit code, or minus the signal that ended it."""
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            work()
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+            sys.stderr.flush()
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+class Runs:
+    """One recipe in many folders. The trainer is made once and only ever used in forked children."""
+
+    def __init__(self, recipe: Recipe, **options: Any) -> None:
+        self.trainer = Trainer(recipe, "unused", progress=Silence(), **options)
+
+    def start(
+        self, folder: Path, before: Callable[[Trainer], object] = lambda trainer: None
+    ) -> int:
+        """Begins a run in the folder, or resumes the one that is there."""
+
+        def work() -> None:
+            self.trainer.out = folder
+            before(self.trainer)
+            if (folder / "config.json").exists():
+                self.trainer.resume()
+            self.trainer.fit()
+
+        return in_child(work)
+
+
+def every(steps: int | None) -> Callable[[Trainer], None]:
+    """Sets how often checkpoints are written."""
+
+    def put(trainer: Trainer) -> None:
+        trainer._cadence = (steps, 600.0, 3)
+
+    return put
+
+
+def metrics(folder: Path) -> list[dict[str, Any]]:
+    return [
+        {k: v for k, v in line.items() if k != "seconds"}
+        for line in read_jsonl(folder / "metrics.jsonl")
+    ]
+
+
+def assert_same_run(a: Path, b: Path) -> None:
+    """Equal weights to the bit, equal metrics line by line, equal results, but for the seconds."""
+    first, second = load_weights(a / "model.safetensors"), load_weights(b / "model.safetensors")
+    assert list(first) == list(second)
+    for name, tensor in first.items():
+        assert tensor.dtype == second[name].dtype and tensor.equal(second[name]), name
+    assert metrics(a) == metrics(b)
+    results = [read_json(folder / "result.json") for folder in (a, b)]
+    for result in results:
+        result.pop("seconds")
+    assert results[0] == results[1]
+
+
+def assert_whole(folder: Path, recipe: Recipe) -> None:
+    """Each epoch has its line, once and in order; each growth has its own."""
+    lines = metrics(folder)
+    epochs = [line["epoch"] for line in lines if line["kind"] == "epoch"]
+    assert epochs == list(range(recipe.epochs))
+    grown = [line["stage"] for line in lines if line["kind"] == "growth"]
+    assert grown == ([] if recipe.fixed else list(range(1, recipe.stages)))
