@@ -54,6 +54,17 @@ def ratio(over: Sample, under: Sample) -> Sample:
     return Sample(tuple(a / b for a, b in zip(over.values, under.values, strict=True)))
 
 
+def show(sample: Sample, unit: float, digits: int) -> str:
+    """A sample in another unit."""
+    return Sample(tuple(unit * v for v in sample.values)).show(digits)
+
+
+def verdict(sample: Sample, target: float | None) -> list[str]:
+    """The target, and whether the median is within it."""
+    found = "met" if target is None or sample.median <= target else "missed"
+    return ["", ""] if target is None else [f"≤ {target:g}", found]
+
+
 def seconds(action: Callable[[], Any]) -> float:
     """Wall-clock time of one call, garbage collected before; what it returns is dropped after the clock stops."""
     gc.collect()

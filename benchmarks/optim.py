@@ -21,7 +21,17 @@ from torch.optim import Optimizer
 
 import growthring as gr
 from benchmarks.growth import STEPS, keep_freed_memory
-from benchmarks.measure import Result, Sample, Table, main, parser, ratio, seconds
+from benchmarks.measure import (
+    Result,
+    Sample,
+    Table,
+    main,
+    parser,
+    ratio,
+    seconds,
+    show,
+    verdict,
+)
 from growthring import zoo
 
 TARGET_SGD, TARGET_ADAM, TARGET_OFF, TARGET_TRAINING = 1.5, 1.3, 1.05, 0.02
@@ -102,16 +112,6 @@ class Network:
         return optimizer
 
 
-def _show(sample: Sample, unit: float, digits: int) -> str:
-    return Sample(tuple(unit * v for v in sample.values)).show(digits)
-
-
-def _verdict(sample: Sample, target: float | None) -> list[str]:
-    """The target, and whether the median is within it."""
-    verdict = "met" if target is None or sample.median <= target else "missed"
-    return ["", ""] if target is None else [f"≤ {target:g}", verdict]
-
-
 def measure_steps(name: str, network: Network, repeats: int, table: Table) -> dict[str, Any]:
     """Times the step of every pair on one network."""
     data: dict[str, Any] = {}
@@ -123,8 +123,8 @@ def measure_steps(name: str, network: Network, repeats: int, table: Table) -> di
                 found[j].append(seconds(optimizers[j].step))
         base, time = (Sample(tuple(values[1:])) for values in found)
         factor = ratio(time, base)
-        row = [name, pair.name, pair.other_name, _show(base, 1e3, 1), _show(time, 1e3, 1)]
-        table.rows.append([*row, f"**{factor.show(2)}**", *_verdict(factor, pair.target)])
+        row = [name, pair.name, pair.other_name, show(base, 1e3, 1), show(time, 1e3, 1)]
+        table.rows.append([*row, f"**{factor.show(2)}**", *verdict(factor, pair.target)])
         samples = {"other": base, "ours": time, "ratio": factor}
         numbers = {key: sample.as_dict() for key, sample in samples.items()}
         data[f"{name}: {pair.name} / {pair.other_name}"] = {**numbers, "target": pair.target}
@@ -168,8 +168,8 @@ def measure_training(seed: int, repeats: int, table: Table) -> dict[str, Any]:
     for name, more, less, target in extras:
         extra = Sample(tuple(a - b for a, b in zip(more.values, less.values, strict=True)))
         share = ratio(extra, whole)
-        row = [name, _show(whole, 1e3, 1), _show(extra, 1e3, 2), f"**{share.show(4)}**"]
-        table.rows.append([*row, *_verdict(share, target)])
+        row = [name, show(whole, 1e3, 1), show(extra, 1e3, 2), f"**{share.show(4)}**"]
+        table.rows.append([*row, *verdict(share, target)])
         data[name] = {"extra": extra.as_dict(), "share": share.as_dict(), "target": target}
     return data
 
@@ -209,7 +209,7 @@ def measure_growth(network: Network, repeats: int, seed: int, table: Table) -> d
                     times[maker].append(seconds(grow))
             base, time = (Sample(tuple(values[1:])) for values in times.values())
             factor = ratio(time, base)
-            row = [f"{stage} → {stage + 1}", name, _show(base, 1e3, 1), _show(time, 1e3, 1)]
+            row = [f"{stage} → {stage + 1}", name, show(base, 1e3, 1), show(time, 1e3, 1)]
             table.rows.append([*row, f"**{factor.show(2)}**"])
             data[f"{row[0]}, {name}"] = {"ratio": factor.as_dict(), "with": time.as_dict()}
     return data

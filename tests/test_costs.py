@@ -9,6 +9,7 @@ from torch.profiler import ProfilerActivity, profile
 import growthring as gr
 from growthring.costs import OPTIMIZER_STATE, Footprint, footprint, num_examples, seconds_per_step
 from growthring.errors import GrowthError
+from growthring.graph.running import kept_buffers
 from tests.growth_contract import Net
 
 X = torch.zeros(2, 4)
@@ -301,6 +302,13 @@ def test_timing_leaves_values_buffers_and_random_numbers():
     seconds_per_step(net, torch.randn(3, 4, generator=torch.Generator().manual_seed(0)), 6, 1)
     assert torch.equal(state, torch.get_rng_state())
     assert all(torch.equal(t, before[n]) for n, t in net.state_dict().items())
+
+
+def test_running_statistics_are_put_back():
+    norm = nn.BatchNorm1d(4)
+    with kept_buffers(norm):
+        norm(torch.ones(3, 4))
+    assert torch.equal(norm.running_mean, torch.zeros(4)) and int(norm.num_batches_tracked) == 0
 
 
 def test_timing_opens_nested_outputs():

@@ -223,7 +223,7 @@ def test_explicit_lists():
     "values", [[], [1, 2], [1, 2, 3, 4], [1, 0, 2], [1, -1, 2], [1, 2.0, 3], [1, True, 3], "123"]
 )
 def test_wrong_lists(values):
-    with pytest.raises(PlanError, match="epochs=.*expected 3 whole numbers, each at least 1"):
+    with pytest.raises(PlanError, match=r"epochs=.*expected 3 whole numbers, each at least 1"):
         check_list("epochs", values, 3)
 
 

@@ -14,7 +14,7 @@ from growthring.train.progress import Status
 from growthring.train.recipes import demo
 from tests.train.nets import normed, plain
 
-TINY = ("epochs=3", "stages=3", "num_train=96", "batch_size=32")
+TINY = ("epochs=3", "first_epochs=none", "stages=3", "num_train=96", "batch_size=32")
 
 
 def resnet(*settings: str) -> Recipe:

@@ -137,6 +137,9 @@ def test_a_model_by_functools_partial(tmp_path):
 def test_a_model_that_cannot_grow_says_so(tmp_path):
     with pytest.raises(GrowthError):
         trainer_for(tmp_path, model=lambda: nn.Linear(6, 2)).fit()
+
+
+def test_a_model_that_cannot_grow_trains_at_fixed_size(tmp_path):
     result = trainer_for(
         tmp_path / "fixed",
         small("fixed=true", "batch_size=16"),

@@ -12,7 +12,6 @@ from growthring.train.recipe import Recipe
 from growthring.train.recipes import RECIPES
 from growthring.train.setup import make_model, make_plan
 
-
 CIFAR10 = [8, 9, 11, 13, 16, 19, 23, 28, 33]
 CIFAR100 = [10, 12, 14, 17, 20, 24, 29, 35, 39]
 IMAGENET = [4, 4, 5, 6, 8, 9, 11, 14, 29]
@@ -28,7 +27,7 @@ CASES = {
     "imagenet-mobilenetv1": (63.72, 61.09, IMAGENET, 512, {32, 64, 128, 256, 512, 1024}),
     "cifar10-wrn28-1": (58.24, 52.94, CIFAR10, 128, {16, 32, 64}),
 }
-SLOW = {"imagenet-resnet50", "cifar100-mobilenetv1"}
+SLOW = {"imagenet-resnet50", "imagenet-mobilenetv1", "cifar100-mobilenetv1"}
 NAMES = [pytest.param(n, marks=[pytest.mark.slow] if n in SLOW else []) for n in CASES]
 
 

@@ -65,12 +65,12 @@ def go_on(folder, recipe=None, **options):
     return notes.said
 
 
-@pytest.mark.parametrize("kind", ["own schedule", "layer norm"])
+@pytest.mark.parametrize("kind", ["layer norm"])
 def test_interrupted_by_hand_again_and_again(kind, tmp_path):
     recipe = KINDS[kind]()
     Trainer(recipe, tmp_path / "whole", progress=Silence()).fit()
     handler = signal.getsignal(signal.SIGINT)
-    for at in (2, 3, 7):
+    for at in (2, 7):
         trainer = Trainer(recipe, tmp_path / "run", progress=Killer(at, press))
         if at > 2:
             trainer.resume()
@@ -104,8 +104,7 @@ def test_a_trainer_that_was_interrupted_can_go_on_itself(whole, tmp_path):
     assert_same_run(whole, tmp_path)
 
 
-@pytest.mark.parametrize("file", ["tensors.safetensors", "state.json"])
-@pytest.mark.parametrize("size", [0, 0.5])
+@pytest.mark.parametrize(("file", "size"), [("tensors.safetensors", 0.5), ("state.json", 0)])
 def test_a_truncated_newest_checkpoint(file, size, whole, tmp_path):
     begun(tmp_path)
     step, path = list_checkpoints(tmp_path)[-1]
@@ -139,7 +138,6 @@ def test_other_settings_are_refused_with_the_difference(whole, tmp_path):
     begun(tmp_path)
     for setting, says in (
         ("lr=0.06", r"lr: 0\.05 -> 0\.06"),
-        ("seed=1", "seed: 0 -> 1"),
         ("optimizer_options.momentum=0.8", "0.9.*->.*0.8"),
         ("fixed=true", "fixed: False -> True"),
     ):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Unpack
 
 import torch
 from torch import Tensor
 from torch.optim.adam import adam
-from torch.optim.optimizer import ParamsT, _use_grad_for_differentiable
+from torch.optim.optimizer import ParamsT
 
 from growthring.optim.ages import ages, corrections
 from growthring.optim.base import RingOptimizer
@@ -76,49 +75,39 @@ class Adam(RingOptimizer, torch.optim.Adam):
         )
         self._init_rings(rings)
 
-    @_use_grad_for_differentiable
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step, as torch's."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        self._begin()
-        for group in self.param_groups:
-            lists: list[list[Any]] = [[] for _ in range(6)]
-            has_complex = self._init_group(group, *lists)
-            if not group["amsgrad"]:
-                lists[4] = [None] * len(lists[0])
-            split = self._split(group, lists)
-            beta1, beta2 = group["betas"]
-            plain, their_grads, means, squares, largest, steps = split.plain
-            adam(
-                plain,
-                their_grads,
-                means,
-                squares,
-                largest if group["amsgrad"] else [],
-                steps,
-                amsgrad=group["amsgrad"],
-                has_complex=has_complex,
-                beta1=beta1,
-                beta2=beta2,
-                lr=group["lr"],
-                weight_decay=group["weight_decay"],
-                eps=group["eps"],
-                maximize=group["maximize"],
-                foreach=group["foreach"],
-                capturable=group["capturable"],
-                differentiable=group["differentiable"],
-                fused=group["fused"],
-                grad_scale=getattr(self, "grad_scale", None),
-                found_inf=getattr(self, "found_inf", None),
-                decoupled_weight_decay=group["decoupled_weight_decay"],
-            )
-            for part in split.ringed:
-                self._ring_step(group, *part)
-        self._end()
-        return loss
+    def _step_group(self, group: dict[str, Any]) -> None:
+        lists: list[list[Any]] = [[] for _ in range(6)]
+        has_complex = self._init_group(group, *lists)
+        if not group["amsgrad"]:
+            lists[4] = [None] * len(lists[0])
+        split = self._split(group, lists)
+        beta1, beta2 = group["betas"]
+        plain, their_grads, means, squares, largest, steps = split.plain
+        adam(
+            plain,
+            their_grads,
+            means,
+            squares,
+            largest if group["amsgrad"] else [],
+            steps,
+            amsgrad=group["amsgrad"],
+            has_complex=has_complex,
+            beta1=beta1,
+            beta2=beta2,
+            lr=group["lr"],
+            weight_decay=group["weight_decay"],
+            eps=group["eps"],
+            maximize=group["maximize"],
+            foreach=group["foreach"],
+            capturable=group["capturable"],
+            differentiable=group["differentiable"],
+            fused=group["fused"],
+            grad_scale=getattr(self, "grad_scale", None),
+            found_inf=getattr(self, "found_inf", None),
+            decoupled_weight_decay=group["decoupled_weight_decay"],
+        )
+        for part in split.ringed:
+            self._ring_step(group, *part)
 
     def _ring_step(
         self,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Unpack
 
 import torch
@@ -77,29 +76,15 @@ class AvaGrad(RingOptimizer, Optimizer):
         super().__init__(params, defaults)
         self._init_rings(rings)
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step.
-
-        Args:
-            closure: reevaluates the model and returns the loss.
-        """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        self._begin()
-        for group in self.param_groups:
-            params = [p for p in group["params"] if p.grad is not None]
-            for p in params:
-                if not self.state[p]:
-                    self.state[p]["step"] = torch.tensor(0.0)
-                    self.state[p]["exp_avg"] = torch.zeros_like(p)
-                    self.state[p]["exp_avg_sq"] = torch.zeros_like(p)
-            for part in buckets(params):
-                self._step(group, part)
-        self._end()
-        return loss
+    def _step_group(self, group: dict[str, Any]) -> None:
+        params = [p for p in group["params"] if p.grad is not None]
+        for p in params:
+            if not self.state[p]:
+                self.state[p]["step"] = torch.tensor(0.0)
+                self.state[p]["exp_avg"] = torch.zeros_like(p)
+                self.state[p]["exp_avg_sq"] = torch.zeros_like(p)
+        for part in buckets(params):
+            self._step(group, part)
 
     def _step(self, group: dict[str, Any], params: list[Tensor]) -> None:
         """Parameters of one device and type. Without rings each is one ring: the same formula."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -58,6 +59,27 @@ class RingOptimizer(Optimizer):
         for group in self.param_groups:
             for name, value in {**DEFAULTS, **self._ring_defaults}.items():
                 group.setdefault(name, self.defaults.get(name, value))
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One step.
+
+        Args:
+            closure: reevaluates the model and returns the loss.
+        """
+        with torch.set_grad_enabled(bool(self.defaults.get("differentiable"))):
+            loss = None
+            if closure is not None:
+                with torch.enable_grad():
+                    loss = closure()
+            self._begin()
+            for group in self.param_groups:
+                self._step_group(group)
+            self._end()
+        return loss
+
+    def _step_group(self, group: dict[str, Any]) -> None:
+        """The step of one parameter group."""
+        raise NotImplementedError
 
     # What a Grower does with it.
 

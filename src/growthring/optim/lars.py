@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar, Unpack
 
 import torch
@@ -80,24 +80,10 @@ class LARS(RingOptimizer, Optimizer):
         super().__init__(params, defaults)
         self._init_rings(rings)
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step.
-
-        Args:
-            closure: reevaluates the model and returns the loss.
-        """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        self._begin()
-        for group in self.param_groups:
-            params = [p for p in group["params"] if p.grad is not None]
-            for part in buckets(params):
-                self._step(group, part)
-        self._end()
-        return loss
+    def _step_group(self, group: dict[str, Any]) -> None:
+        params = [p for p in group["params"] if p.grad is not None]
+        for part in buckets(params):
+            self._step(group, part)
 
     def _step(self, group: dict[str, Any], params: list[Tensor]) -> None:
         """Parameters of one device and type."""

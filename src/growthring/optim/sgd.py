@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar, Unpack
 
 import torch
 from torch import Tensor
-from torch.optim.optimizer import ParamsT, _use_grad_for_differentiable
+from torch.optim.optimizer import ParamsT
 from torch.optim.sgd import sgd
 
 from growthring.optim.base import RingOptimizer
@@ -64,46 +64,36 @@ class SGD(RingOptimizer, torch.optim.SGD):
         )
         self._init_rings(rings)
 
-    @_use_grad_for_differentiable
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step, as torch's."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        self._begin()
-        for group in self.param_groups:
-            params: list[Tensor] = []
-            grads: list[Tensor] = []
-            buffers: list[Tensor | None] = []
-            has_sparse = self._init_group(group, params, grads, buffers)
-            if group["momentum"] == 0:
-                buffers = [None] * len(params)
-            split = self._split(group, [params, grads, buffers])
-            sgd(
-                split.plain[0],
-                split.plain[1],
-                split.plain[2],
-                weight_decay=group["weight_decay"],
-                momentum=group["momentum"],
-                lr=group["lr"],
-                dampening=group["dampening"],
-                nesterov=group["nesterov"],
-                maximize=group["maximize"],
-                has_sparse_grad=has_sparse,
-                foreach=group["foreach"],
-                fused=group["fused"],
-                grad_scale=getattr(self, "grad_scale", None),
-                found_inf=getattr(self, "found_inf", None),
-            )
-            for part in split.ringed:
-                self._ring_step(group, *part)
-            if group["momentum"] != 0:
-                for ps, _, bs in [split.plain, *split.ringed]:
-                    for p, buffer in zip(ps, bs, strict=True):
-                        self.state[p]["momentum_buffer"] = buffer
-        self._end()
-        return loss
+    def _step_group(self, group: dict[str, Any]) -> None:
+        params: list[Tensor] = []
+        grads: list[Tensor] = []
+        buffers: list[Tensor | None] = []
+        has_sparse = self._init_group(group, params, grads, buffers)
+        if group["momentum"] == 0:
+            buffers = [None] * len(params)
+        split = self._split(group, [params, grads, buffers])
+        sgd(
+            split.plain[0],
+            split.plain[1],
+            split.plain[2],
+            weight_decay=group["weight_decay"],
+            momentum=group["momentum"],
+            lr=group["lr"],
+            dampening=group["dampening"],
+            nesterov=group["nesterov"],
+            maximize=group["maximize"],
+            has_sparse_grad=has_sparse,
+            foreach=group["foreach"],
+            fused=group["fused"],
+            grad_scale=getattr(self, "grad_scale", None),
+            found_inf=getattr(self, "found_inf", None),
+        )
+        for part in split.ringed:
+            self._ring_step(group, *part)
+        if group["momentum"] != 0:
+            for ps, _, bs in [split.plain, *split.ringed]:
+                for p, buffer in zip(ps, bs, strict=True):
+                    self.state[p]["momentum_buffer"] = buffer
 
     def _ring_step(
         self,

@@ -1,0 +1,119 @@
+"""growthring plan: what a recipe would do and cost, for people, for programs and as a picture."""
+
+import pytest
+
+from growthring.train import RECIPES
+from tests.cli.commands import TINY, one_object, run
+
+PUBLISHED = [
+    "cifar10-resnet20",
+    "cifar10-vgg11",
+    "cifar10-mobilenetv1",
+    "cifar100-resnet18",
+    "cifar100-vgg19",
+    "cifar100-mobilenetv1",
+    "imagenet-resnet50",
+    "imagenet-mobilenetv1",
+    "cifar10-wrn28-1",
+]
+SMALL = ["--recipe", "demo", "--set", "model_options.width=8"]
+
+
+@pytest.mark.parametrize("command", ["plan", "train"])
+def test_help_lists_the_recipes(command, capsys):
+    status, out, _ = run(capsys, command, "--help")
+    assert status == 0
+    text = out.replace("-\n", "-").split()
+    words = {word.strip(",;") for word in text}
+    joined = "".join(text)
+    assert all(name in words or name in joined for name in [*PUBLISHED, "demo"])
+
+
+def test_json_is_one_object_with_lists_over_stages(capsys):
+    status, out, err = run(capsys, "plan", "--recipe", "demo", "--json")
+    found = one_object(out)
+    assert (status, err) == (0, "")
+    lists = [found[key] for key in ("widths", "epochs", "batch_sizes", "parameters", "flops")]
+    assert all(isinstance(values, list) and len(values) == found["stages"] for values in lists)
+    assert sum(found["epochs"]) == RECIPES["demo"]().epochs and 0 < found["flops_share"] < 1
+    assert found["recipe"] == "demo" and found["published_flops_share"] is None
+
+
+@pytest.mark.slow
+def test_a_published_case_shows_the_papers_number(capsys):
+    status, out, _ = run(capsys, "plan", "--recipe", "cifar10-resnet20")
+    assert status == 0 and "The paper reports 54.90%" in out and "epochs" in out
+    assert any(bar in out for bar in "▁▂▃▄▅▆▇█")
+
+
+def test_budget(capsys):
+    status, out, err = run(capsys, "plan", *SMALL, "--budget", "50%", "--json")
+    assert status == 0, err
+    found = one_object(out)
+    assert 0.3 < found["flops_share"] <= 0.5 + 1e-9
+
+
+@pytest.mark.parametrize("budget", ["0", "-5%", "150%", "half", "nan", "inf", "", "%"])
+def test_a_budget_that_is_none(budget, capsys):
+    status, out, err = run(capsys, "plan", *SMALL, f"--budget={budget}")
+    assert status == 2 and out == "" and "is not a share" in err
+
+
+def test_a_budget_that_cannot_be_met(capsys):
+    status, out, err = run(capsys, "plan", *SMALL, "--budget", "0.1%")
+    assert status == 2 and out == "" and "budget" in err and "Traceback" not in err
+
+
+def test_measure(capsys):
+    status, out, _ = run(capsys, "plan", *TINY, "--measure", "--json")
+    found = one_object(out)
+    assert status == 0 and len(found["seconds"]) == 3 and min(found["seconds"]) > 0
+    assert found["seconds_share"] > 0
+
+
+def test_plot(capsys, tmp_path):
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "cost.png"
+    status, out, _ = run(capsys, "plan", *TINY, "--plot", path, "--json")
+    assert status == 0 and one_object(out) and path.read_bytes()[:4] == b"\x89PNG"
+
+
+@pytest.mark.parametrize("name", ["no/such/folder/cost.png", "cost.nonsense"])
+def test_a_plot_that_cannot_be_written(name, capsys, tmp_path):
+    pytest.importorskip("matplotlib")
+    status, _, err = run(capsys, "plan", *TINY, "--plot", tmp_path / name)
+    assert status == 2 and "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (["--set", "epochs=2", "--set", "stages=9"], "epoch"),
+        (["--set", "stages=0"], "stages"),
+        (["--set", "start=2.0"], "start"),
+        (["--set", "schedule=sideways"], "sideways"),
+        (["--set", "batch_rate=cubic"], "cubic"),
+        (["--set", "freeze=('nothing',)"], "nothing"),
+        (["--set", "optimizer=sdg"], "sdg"),
+        (["--set", "model_options.num_classes=ten"], "num_classes"),
+    ],
+)
+def test_bad_settings(more, says, capsys):
+    status, out, err = run(capsys, "plan", *SMALL, *more)
+    assert status == 2 and out == "" and says in err and "Traceback" not in err
+
+
+def test_unknown_and_missing_recipes(capsys):
+    status, _, err = run(capsys, "plan", "--recipe", "cifar10-resnet21")
+    assert status == 2 and "there is no recipe" in err and "cifar10-resnet20" in err
+    status, _, err = run(capsys, "plan")
+    assert status == 2 and "--recipe" in err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_every_published_case(name, capsys):
+    status, out, _ = run(capsys, "plan", "--recipe", name, "--json")
+    found = one_object(out)
+    assert status == 0 and 0 < found["flops_share"] < 1 and 0 < found["published_flops_share"] < 1
+    assert len(found["widths"]) == len(found["epochs"]) == len(found["batch_sizes"]) == 9
