@@ -1,6 +1,6 @@
 """Runs all benchmarks, each in a process of its own, and writes docs/benchmarks.md.
 
-python -m benchmarks [--only discovery growth optim training versus_gromo] [--repeats 5] [--output docs/benchmarks.md]
+python -m benchmarks [--only discovery growth ...] [--repeats 5] [--output docs/benchmarks.md]
 """
 
 from __future__ import annotations

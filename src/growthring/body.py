@@ -20,7 +20,7 @@ from growthring.graph.skeleton import (
     set_data,
 )
 from growthring.methods.paired import Step
-from growthring.plan import Plan
+from growthring.plan import Plan, call_build
 
 Undo = list[Callable[[], None]]
 
@@ -80,7 +80,7 @@ class Body:
         if plan.build is None:
             return follow_attributes(self.module, plan.groups.attributes, step.before, step.after)
         named = {g.name: step.after[g.key] for g in plan.groups.growable}
-        return adopt_attributes(self.module, plan.build(named))
+        return adopt_attributes(self.module, call_build(plan.build, named))
 
 
 def undo_all(actions: Undo) -> None:

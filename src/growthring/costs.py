@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
 from torch.utils.flop_counter import FlopCounterMode
 
+from growthring.errors import PlanError
 from growthring.graph.running import fixed_random, kept_buffers
 from growthring.graph.skeleton import named_tensors
 from growthring.graph.trace import ExampleInputs, output_tensors, split_inputs
+from growthring.schedule import whole
 
 # Tensors of a parameter's size that an optimizer keeps.
 OPTIMIZER_STATE = {"sgd": 1, "adam": 2, "adamw": 2, "avagrad": 2, "lars": 1, "none": 0}
@@ -28,24 +33,33 @@ class Footprint:
         flops: of the forward pass, per example (a multiply-add counts 2).
         parameters: their number.
         parameter_bytes: of parameters.
+        trained_bytes: of those that need gradients.
         activation_bytes: what autograd keeps for the backward pass, per example.
     """
 
     flops: float
     parameters: int
     parameter_bytes: int
+    trained_bytes: int
     activation_bytes: float
 
     def memory(self, batch_size: int, optimizer: str = "sgd") -> float:
         """Bytes of weights, gradients, optimizer state and activations in a training step."""
-        copies = 2 + OPTIMIZER_STATE[optimizer]
-        return copies * self.parameter_bytes + batch_size * self.activation_bytes
+        copies = 1 + OPTIMIZER_STATE[optimizer]
+        fixed = self.parameter_bytes + copies * self.trained_bytes
+        return fixed + batch_size * self.activation_bytes
 
 
 def num_examples(inputs: ExampleInputs) -> int:
-    """Examples in a batch of inputs: the length of the first axis of the first tensor that has one."""
+    """Examples in a batch of inputs: the length of the first axis of the first tensor that has one.
+
+    >>> num_examples((torch.ones(5, 3),))
+    5
+    """
     for leaf in pytree.tree_leaves(split_inputs(inputs)):
         if isinstance(leaf, torch.Tensor) and leaf.dim():
+            if leaf.shape[0] == 0:
+                raise PlanError("the example inputs are an empty batch.")
             return int(leaf.shape[0])
     return 1
 
@@ -56,8 +70,27 @@ def footprint(model: nn.Module, inputs: ExampleInputs) -> Footprint:
     >>> footprint(nn.Linear(3, 2), torch.ones(5, 3)).flops
     12.0
     """
-    args, kwargs = split_inputs(inputs)
     count = num_examples(inputs)
+    error: Exception | None = None
+    # Train mode is what training costs, and BatchNorm needs two examples there; where a model's code does
+    # not run like that on fake tensors, its eval mode has the same FLOPs.
+    for is_training, size in ((True, max(count, 2)), (True, count), (False, count)):
+        modes = {module: module.training for module in model.modules()}
+        try:
+            model.train(is_training)
+            return _footprint(model, _repeated(inputs, size), size)
+        except Exception as caught:  # the user's own code
+            error = caught
+        finally:
+            for module, mode in modes.items():
+                module.training = mode
+    raise PlanError(
+        f"the cost of {type(model).__name__} cannot be counted: {type(error).__name__}: {error}"
+    ) from error
+
+
+def _footprint(model: nn.Module, inputs: tuple[Any, Any], count: int) -> Footprint:
+    args, kwargs = inputs
     parameters = list(model.parameters())
     kept: dict[int, int] = {}
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
@@ -78,6 +111,7 @@ def footprint(model: nn.Module, inputs: ExampleInputs) -> Footprint:
         counter = FlopCounterMode(display=False)
         with (
             counter,
+            _countable(),
             torch.enable_grad(),
             torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t),
         ):
@@ -86,8 +120,21 @@ def footprint(model: nn.Module, inputs: ExampleInputs) -> Footprint:
         flops=counter.get_total_flops() / count,
         parameters=sum(p.numel() for p in parameters),
         parameter_bytes=sum(p.numel() * p.element_size() for p in parameters),
+        trained_bytes=sum(p.numel() * p.element_size() for p in parameters if p.requires_grad),
         activation_bytes=sum(kept.values()) / count,
     )
+
+
+@contextlib.contextmanager
+def _countable() -> Iterator[None]:
+    """Attention and recurrent layers as the matrix products that the counter knows, not as one kernel."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH), torch.backends.mkldnn.flags(enabled=False):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
 
 
 def _fake(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
@@ -103,6 +150,7 @@ def seconds_per_step(
     The example inputs are repeated up to the batch size; the loss is the mean square of the outputs.
     The model's values are not kept: pass a copy.
     """
+    whole("repeats", repeats)
     args, kwargs = _repeated(inputs, batch_size)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0, momentum=0.9)
     times = []
@@ -111,10 +159,11 @@ def seconds_per_step(
         for _ in range(repeats + 1):  # the first one warms up
             started = time.perf_counter()
             outputs = [t for t in output_tensors(model(*args, **kwargs)) if t.requires_grad]
-            torch.stack([t.float().square().mean() for t in outputs]).sum().backward()
+            if outputs:
+                torch.stack([t.float().square().mean() for t in outputs]).sum().backward()
             optimizer.step()
             optimizer.zero_grad()
-            _wait(outputs[0].device)
+            _wait()
             times.append(time.perf_counter() - started)
     return min(times[1:])
 
@@ -131,6 +180,6 @@ def _repeated(inputs: ExampleInputs, batch_size: int) -> Any:
     return pytree.tree_map_only(torch.Tensor, fill, split_inputs(inputs))
 
 
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+def _wait() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()

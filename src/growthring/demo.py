@@ -30,7 +30,9 @@ def main() -> None:
         trainer.fit()
     page = arguments.out / "report.html"
     write_report(folders, page, title="growthring demo")
-    print(f"\n{format_table(summary_table(folders))}\n\nReport with curves, stages and rates: {page}")
+    print(
+        f"\n{format_table(summary_table(folders))}\n\nReport with curves, stages and rates: {page}"
+    )
 
 
 if __name__ == "__main__":

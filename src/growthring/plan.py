@@ -15,12 +15,13 @@ from torch import nn
 from growthring.core.axes import layout, refs
 from growthring.core.variance import Role
 from growthring.costs import Footprint, footprint, seconds_per_step
-from growthring.errors import InputError
+from growthring.errors import InputError, PlanError
 from growthring.graph.analysis import Build
 from growthring.graph.check import check_finite
 from growthring.graph.groups import TensorSpec, WidthGroups
 from growthring.graph.skeleton import copy_with, empty_copy, follow_attributes, named_tensors
 from growthring.graph.trace import ExampleInputs
+from growthring.schedule import whole
 
 _BARS = "▁▂▃▄▅▆▇█"
 
@@ -50,8 +51,7 @@ class Plan:
         batch_sizes: of each stage.
         rate_factors: what each stage's batch size multiplies the learning rate by.
         optimizer: whose state the memory counts: sgd, adam, adamw, avagrad, lars or none.
-        seconds: of a training step at each stage and of the full model at the last stage's batch size, if
-            measured.
+        seconds: of a training step of each stage, if measured.
     """
 
     groups: WidthGroups
@@ -165,7 +165,7 @@ class Plan:
         """A model of one stage's widths whose values mean nothing."""
         widths = self.stage_widths[stage]
         if self.build is not None:
-            return self.build(self.named_widths(stage))
+            return call_build(self.build, self.named_widths(stage))
         full = self.stage_widths[-1]
         return empty_copy(self.model, self.groups.specs, self.groups.attributes, full, widths)
 
@@ -201,13 +201,22 @@ class Plan:
     def measure(self, repeats: int = 3) -> Plan:
         """The plan with the seconds of a training step of each stage on this machine."""
         seconds = []
+        whole("repeats", repeats)
         for t, size in enumerate(self.batch_sizes):
             twin = copy.deepcopy(self.empty_model(t))
             with torch.no_grad():  # values that are not denormal or infinite, which would cost time
                 for p in twin.parameters():
                     p.uniform_(-0.05, 0.05, generator=_generator(p))
-            seconds.append(seconds_per_step(twin, self.example_inputs, size, repeats))
-        return replace(self, seconds=tuple(seconds))
+            try:
+                seconds.append(seconds_per_step(twin, self.example_inputs, size, repeats))
+            except (RuntimeError, ValueError, TypeError) as error:  # the user's own code
+                raise PlanError(
+                    f"a training step of stage {t} with a batch of {size} fails ({error}), so it cannot be "
+                    "measured."
+                ) from error
+        found = replace(self, seconds=tuple(seconds))
+        found.__dict__["footprints"] = self.footprints
+        return found
 
     def steps(self, num_examples: int) -> list[int]:
         """Optimizer steps of each stage on a data set of so many examples, the last batch of an epoch included."""
@@ -279,9 +288,15 @@ def _generator(like: torch.Tensor) -> torch.Generator:
     return torch.Generator(like.device).manual_seed(0)
 
 
+def call_build(build: Build, widths: dict[str, int]) -> nn.Module:
+    """Calls the user's factory; its random numbers leave torch's own generator as it was."""
+    with torch.random.fork_rng(devices=[]):
+        return build(widths)
+
+
 def built(build: Build, widths: dict[str, int], tensors: Mapping[str, torch.Tensor]) -> nn.Module:
     """Calls the user's factory and puts the tensors into what it returns; complains where shapes differ."""
-    module = build(dict(widths))
+    module = call_build(build, dict(widths))
     if not isinstance(module, nn.Module):
         raise InputError(f"build(widths) returned a {type(module).__name__}, not an nn.Module.")
     own = named_tensors(module)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import itertools
 import math
+import numbers
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -26,9 +28,11 @@ from growthring.schedule import (
     Rule,
     batch_sizes,
     check_list,
+    is_number,
     rate_factors,
     recursive_widths,
     stage_epochs,
+    whole,
     width_fractions,
 )
 
@@ -97,13 +101,23 @@ def plan(
     ([4, 4, 6, 6, 8, 10, 12, 14, 16], (8, 9, 11, 13, 16, 19, 23, 28, 33))
     """
     fractions = width_fractions(stages, start, growth, schedule)
-    if not isinstance(round_to, int) or round_to < 1:
+    if isinstance(round_to, bool) or not isinstance(round_to, int) or round_to < 1:
         raise PlanError(
             f"round_to={round_to!r}: widths are rounded to a multiple of a whole number, at least "
             "1."
         )
     if optimizer not in OPTIMIZER_STATE:
         raise PlanError(f"optimizer={optimizer!r} is not one of {', '.join(OPTIMIZER_STATE)}.")
+    if build is not None and not callable(build):
+        raise PlanError(f"build={build!r} is not a function from widths to a module.")
+    if isinstance(freeze, str) or not isinstance(freeze, Iterable):
+        raise PlanError(f"freeze={freeze!r} is not a list of names.")
+    freeze = tuple(freeze)
+    settings = _Settings(stages, start, schedule, round_to, epochs, first_epochs, epoch_growth, {})
+    settings.epochs_of(None)
+    batches = _Batches(batch_size, batch_growth, batch_memory, batch_rate)
+    batches.check(stages)
+    _check_budget(budget, budget_of)
     groups = discover(
         model,
         example_inputs,
@@ -116,9 +130,7 @@ def plan(
     check_finite(model)
     run_once(model, example_inputs)
     explicit = _explicit(groups, widths, stages)
-    settings = _Settings(
-        stages, start, schedule, round_to, epochs, first_epochs, epoch_growth, explicit
-    )
+    settings = replace(settings, explicit=explicit)
     steps = settings.widths(groups, growth)
     notes = _rounding_notes(groups, round_to)
     unused = [n for n, _ in model.named_parameters() if n not in groups.specs]
@@ -140,15 +152,15 @@ def plan(
         tuple(settings.epochs_of(None)),
         optimizer=optimizer,
     )
-    made = _with_batches(made, batch_size, batch_growth, batch_memory, batch_rate)
+    made = batches.of(made)
     if budget is not None:
-        made = _within(made, budget, budget_of, settings, growth)
+        made = _within(made, budget, budget_of, settings, batches, growth)
     for t in range(1, stages):
         if made.stage_widths[t] == made.stage_widths[t - 1]:
             notes.append(
                 f"stage {t} has the widths of stage {t - 1}: the widths leave no room for a step."
             )
-    return replace(made, notes=(*made.notes, *notes))
+    return keep_footprints(made, notes=(*made.notes, *notes))
 
 
 def _at(groups: WidthGroups, fraction: float, round_to: int) -> dict[int, int]:
@@ -176,53 +188,80 @@ class _Settings:
         fractions = width_fractions(self.stages, self.start, growth, self.schedule)
         steps = [_at(groups, fraction, self.round_to) for fraction in fractions]
         if self.schedule == "recursive" and growth is not None:
-            for g in groups.growable:
-                row = recursive_widths(steps[0][g.key], g.width, self.stages, growth, self.round_to)
-                for t, width in enumerate(row):
-                    steps[t][g.key] = _at(groups, width / g.width, self.round_to)[g.key]
+            full, growing = groups.full_widths, [g.key for g in groups.growable]
+            for together in steps_of(groups.spans, full, growing, self.round_to):
+                first = together.groups[0]
+                row = recursive_widths(
+                    steps[0][first], full[first], self.stages, growth, self.round_to
+                )
+                for t, width in enumerate(row):  # what steps together has one fraction
+                    found = _at(groups, width / full[first], self.round_to)
+                    steps[t] |= {key: found[key] for key in together.groups}
         for name, given in self.explicit.items():
             for t, width in enumerate(given):
                 steps[t][groups[name].key] = width
         return steps
 
+    def all_epochs(self) -> Iterator[tuple[int, ...]]:
+        """The epochs that a budget may choose from: all first_epochs, unless they were given."""
+        is_free = isinstance(self.epochs, numbers.Integral) and self.first_epochs is None
+        if not is_free or self.schedule == "linear":
+            yield tuple(self.epochs_of(None))
+            return
+        for first in itertools.count(1):
+            try:
+                yield tuple(self.epochs_of(first))
+            except PlanError:
+                return
+
     def epochs_of(self, first: int | None) -> list[int]:
         """Epochs of every stage, with `first` ones for stage 0 (None: as asked for)."""
-        if not isinstance(self.epochs, int):
-            return check_list("epochs", self.epochs, self.stages)
-        given = first or self.first_epochs
+        epochs: Any = self.epochs
+        if not isinstance(epochs, numbers.Integral):
+            return check_list("epochs", epochs, self.stages)
+        epochs = whole("epochs", epochs)
+        given = first if first is not None else self.first_epochs
         if given is not None:
-            return stage_epochs(self.epochs, self.stages, given, self.epoch_growth, self.schedule)
-        for tried in range(max(1, self.epochs // 20), 0, -1):
-            try:
-                return stage_epochs(
-                    self.epochs, self.stages, tried, self.epoch_growth, self.schedule
-                )
-            except PlanError:
-                if tried == 1:
-                    raise
-        raise AssertionError("unreachable")
+            return stage_epochs(epochs, self.stages, given, self.epoch_growth, self.schedule)
+        for tried in range(epochs // 20, 1, -1):
+            with contextlib.suppress(PlanError):
+                return stage_epochs(epochs, self.stages, tried, self.epoch_growth, self.schedule)
+        return stage_epochs(epochs, self.stages, 1, self.epoch_growth, self.schedule)
 
 
-def _with_batches(
-    made: Plan,
-    batch_size: int | Sequence[int],
-    batch_growth: float,
-    batch_memory: float | None,
-    batch_rate: str,
-) -> Plan:
-    """The plan with a batch size for each stage."""
-    stages = made.num_stages
-    if not isinstance(batch_size, int):
-        sizes = check_list("batch_size", batch_size, stages)
-    else:
-        sizes = batch_sizes(batch_size, stages, batch_growth)
-    if batch_memory is not None:
-        sizes = [
-            _largest_batch(f, batch_memory, made.optimizer, t)
-            for t, f in enumerate(made.footprints)
-        ]
-    factors = rate_factors(sizes, batch_rate)
-    return replace(made, batch_sizes=tuple(sizes), rate_factors=tuple(factors))
+@dataclass(frozen=True)
+class _Batches:
+    """What `plan` was asked for about batch sizes."""
+
+    size: int | Sequence[int]
+    growth: float
+    memory: float | None
+    rate: str
+
+    def sizes(self, stages: int) -> list[int]:
+        """Batch sizes without regard to memory."""
+        size: Any = self.size
+        if isinstance(size, numbers.Integral):
+            return batch_sizes(int(size), stages, self.growth)
+        return check_list("batch_size", size, stages)
+
+    def check(self, stages: int) -> None:
+        """Refuses what cannot work, before anything is traced."""
+        rate_factors(self.sizes(stages), self.rate)
+        memory: Any = self.memory
+        if memory is not None and not (is_number(memory) and 0 < memory < math.inf):
+            raise PlanError(f"batch_memory={memory!r} is not a number of bytes.")
+
+    def of(self, made: Plan) -> Plan:
+        """The plan with a batch size for each stage."""
+        sizes = self.sizes(made.num_stages)
+        if self.memory is not None:
+            sizes = [
+                _largest_batch(f, self.memory, made.optimizer, t)
+                for t, f in enumerate(made.footprints)
+            ]
+        factors = rate_factors(sizes, self.rate)
+        return keep_footprints(made, batch_sizes=tuple(sizes), rate_factors=tuple(factors))
 
 
 def _largest_batch(footprint: Footprint, memory: float, optimizer: str, stage: int) -> int:
@@ -236,61 +275,58 @@ def _largest_batch(footprint: Footprint, memory: float, optimizer: str, stage: i
     return size
 
 
-def _within(made: Plan, budget: float, of: str, settings: _Settings, growth: float | None) -> Plan:
-    """The dearest plan that stays within the budget: by first_epochs, and where that cannot do, by growth."""
-    if isinstance(budget, bool) or not isinstance(budget, (int, float)) or not 0 < budget <= 1:
+def _check_budget(budget: Any, of: Any) -> None:
+    if budget is not None and not (is_number(budget) and 0 < budget <= 1):
         raise PlanError(
             f"budget={budget!r}: a share of fixed-size training, above 0 and at most 1."
         )
     if of not in ("flops", "seconds"):
         raise PlanError(f"budget_of={of!r} is not 'flops' or 'seconds'.")
-    is_free = isinstance(settings.epochs, int) and settings.first_epochs is None
-    rates = [growth] if growth is None else [growth, *_around(growth)]
+
+
+def _within(
+    made: Plan, budget: float, of: str, settings: _Settings, batches: _Batches, growth: float | None
+) -> Plan:
+    """The dearest plan within the budget: by first_epochs, and where that cannot come near it, by growth."""
+    best: tuple[float, Plan, float | None] | None = None
     lowest = 1.0
+    rates: list[float | None] = [growth]
+    can_change = growth is not None and settings.schedule != "linear" and not settings.explicit
+    if growth is not None and can_change:
+        rates += [growth * f for f in (0.75, 0.5, 0.25, 0.0, 1.5, 2.0, 3.0, 5.0)]
     for rate in rates:
+        if best is not None and (rate or 0.0) < (growth or 0.0):
+            continue  # a lower rate only makes it cheaper still
         steps = tuple(settings.widths(made.groups, rate))
-        tried = made if steps == made.stage_widths else replace(made, stage_widths=steps)
+        tried = (
+            made if steps == made.stage_widths else batches.of(replace(made, stage_widths=steps))
+        )
         tried = tried.measure() if of == "seconds" else tried
-        shares: list[tuple[float, tuple[int, ...]]] = []
-        total = sum(made.epochs)
-        for first in range(1, total + 1) if is_free else [None]:
-            try:
-                epochs = tuple(settings.epochs_of(first))
-            except PlanError:
-                break
-            share = _share(replace_epochs(tried, epochs), of)
-            shares.append((share, epochs))
-        lowest = min([lowest, *(share for share, _ in shares)])
-        fitting = [pair for pair in shares if pair[0] <= budget]
-        # a budget that even the dearest schedule undercuts by far asks for a higher growth rate
-        if fitting and (max(fitting)[0] > budget - 0.03 or rate == rates[-1]):
-            share, epochs = max(fitting)
-            note = f"budget {budget:.0%} of {of}: {epochs[0]} epochs in stage 0"
-            note += "" if rate == growth else f", growth {rate}"
-            found = replace_epochs(tried, epochs)
-            return replace(found, notes=(*found.notes, f"{note}; {share:.2%} is planned."))
-    raise PlanError(
-        f"budget={budget!r}: no schedule of {made.num_stages} stages from {settings.start} of the width comes "
-        f"near it; the cheapest takes {lowest:.1%}. Choose a smaller start, more stages or fewer epochs."
-    )
+        for epochs in settings.all_epochs():
+            found = keep_footprints(tried, epochs=epochs)
+            share = found.flops_share if of == "flops" else found.seconds_share
+            assert share is not None
+            lowest = min(lowest, share)
+            if share <= budget and (best is None or share > best[0]):
+                best = (share, found, rate)
+        if best is not None and best[0] > budget - 0.03:
+            break
+    if best is None:
+        raise PlanError(
+            f"budget={budget!r}: no schedule of {made.num_stages} stages from {settings.start} of the width is "
+            f"that cheap; the cheapest takes {lowest:.1%}. Choose a smaller start or more stages."
+        )
+    share, found, rate = best
+    note = f"budget {budget:.0%} of {of}: {found.epochs[0]} epochs in stage 0"
+    note += "" if rate == growth else f", growth {rate:.2g}"
+    return keep_footprints(found, notes=(*found.notes, f"{note}; {share:.2%} is planned."))
 
 
-def _around(growth: float) -> list[float]:
-    """Other growth rates, the nearest first."""
-    grid = [round(0.02 * k, 2) for k in range(51)]
-    return sorted((g for g in grid if g != growth), key=lambda g: abs(g - growth))
-
-
-def _share(made: Plan, of: str) -> float:
-    share = made.flops_share if of == "flops" else made.seconds_share
-    assert share is not None
-    return share
-
-
-def replace_epochs(made: Plan, epochs: tuple[int, ...]) -> Plan:
-    """The plan with other epochs, and the footprints that it has counted already."""
-    found = replace(made, epochs=epochs)
-    found.__dict__["footprints"] = made.footprints
+def keep_footprints(made: Plan, **changes: Any) -> Plan:
+    """The plan with changes that leave its widths, and so its footprints, alone."""
+    found = replace(made, **changes)
+    if "footprints" in made.__dict__:
+        found.__dict__["footprints"] = made.footprints
     return found
 
 
@@ -358,6 +394,8 @@ def _pairs(widths: Any) -> Iterator[tuple[str, list[int]]]:
     """(name, widths) pairs of a mapping or of a sequence of pairs."""
     if widths is None:
         return
+    if not isinstance(widths, Iterable) or isinstance(widths, str):
+        raise PlanError(f"widths={widths!r}: expected a mapping from group names to widths.")
     items = widths.items() if isinstance(widths, Mapping) else widths
     for item in items:
         if not isinstance(item, tuple) or len(item) != 2:
@@ -382,7 +420,7 @@ def _checked(group: WidthGroup, values: Sequence[int], stages: int) -> Sequence[
         )
     if len(values) != stages:
         raise PlanError(f"{where}: {len(values)} widths for {stages} stages.")
-    if any(not isinstance(v, int) or v < 1 for v in values):
+    if any(isinstance(v, bool) or not isinstance(v, int) or v < 1 for v in values):
         raise PlanError(f"{where}: widths are whole numbers, at least 1.")
     for t, (a, b) in enumerate(itertools.pairwise(values)):
         if b < a:

@@ -9,7 +9,8 @@ default. The letter of the equations is "recursive".
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import numbers
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from growthring.errors import PlanError
@@ -18,15 +19,43 @@ Rule = Literal["published", "recursive", "linear"]
 RULES = ("published", "recursive", "linear")
 
 
+MAX_STAGES = 1000
+
+
+def whole(name: str, value: Any) -> int:
+    """A whole number of at least 1 (numpy's too), or an error that names it.
+
+    >>> whole("epochs", 3)
+    3
+    """
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
+        raise PlanError(f"{name}={value!r} is not a whole number, at least 1.")
+    return int(value)
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a real number (numpy's too).
+
+    >>> is_number(0.5), is_number("0.5"), is_number(True)
+    (True, False, False)
+    """
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
 def check_stages(stages: Any) -> None:
     """Refuses what is not a number of stages."""
-    if isinstance(stages, bool) or not isinstance(stages, int) or stages < 1:
-        raise PlanError(f"stages={stages!r}: a plan needs a whole number of stages, at least 1.")
+    is_whole = isinstance(stages, numbers.Integral) and not isinstance(stages, bool)
+    if not is_whole or not 1 <= stages <= MAX_STAGES:
+        raise PlanError(
+            f"stages={stages!r}: a plan needs a whole number of stages, from 1 to {MAX_STAGES}."
+        )
 
 
 def _check_rate(name: str, rate: Any) -> None:
-    if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 <= rate < math.inf:
-        raise PlanError(f"{name}={rate!r}: the growth rate per stage must be a number from 0 on.")
+    if not is_number(rate) or not 0 <= rate <= 100:
+        raise PlanError(
+            f"{name}={rate!r}: the growth rate per stage must be a number from 0 to 100."
+        )
 
 
 def _check_rule(rule: Any) -> None:
@@ -51,7 +80,7 @@ def width_fractions(
     """
     check_stages(stages)
     _check_rule(rule)
-    if not 0 < start <= 1:
+    if not is_number(start) or not 0 < start <= 1:
         raise PlanError(
             f"start={start!r}: the seed's share of the full width must be above 0 and at most 1."
         )
@@ -60,9 +89,12 @@ def width_fractions(
     if rule == "linear":
         return [start + (1 - start) * t / (stages - 1) for t in range(stages - 1)] + [1.0]
     if growth is None:
-        growth = start ** (-1 / (stages - 1)) - 1
-    _check_rate("growth", growth)
-    return [min(1.0, start * (1 + growth) ** t) for t in range(stages - 1)] + [1.0]
+        growth = float(start) ** (-1 / (stages - 1)) - 1
+    else:
+        _check_rate("growth", growth)
+    limit = math.log(1 / start) / math.log1p(growth) + 1 if growth > 0 else math.inf
+    powers = [start * (1 + growth) ** t if t < limit else 1.0 for t in range(stages - 1)]
+    return [min(1.0, float(power)) for power in powers] + [1.0]
 
 
 def recursive_widths(
@@ -103,24 +135,24 @@ def stage_epochs(
     """
     check_stages(stages)
     _check_rule(rule)
-    for name, value in (("epochs", epochs), ("first_epochs", first)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise PlanError(f"{name}={value!r} is not a whole number of epochs, at least 1.")
+    epochs, first = whole("epochs", epochs), whole("first_epochs", first)
     _check_rate("epoch_growth", growth)
-    if rule == "published":
-        early = [math.floor(first * (1 + growth) ** t + 1e-9) for t in range(stages - 1)]
-    elif rule == "linear":
-        early = [epochs // stages] * (stages - 1)
-    else:
-        early = [first] if stages > 1 else []
-        while len(early) < stages - 1:
-            early.append(early[-1] + round(growth * early[-1]))
+    early: list[int] = []
+    while len(early) < stages - 1 and sum(early) < epochs:
+        t = len(early)
+        if rule == "published":
+            early.append(math.floor(first * (1 + growth) ** t + 1e-9))
+        elif rule == "linear":
+            early.append(epochs // stages)
+        else:
+            early.append(early[-1] + round(growth * early[-1]) if early else first)
+        if early[-1] == 0:
+            break
     rest = epochs - sum(early)
-    if rest < 1 or 0 in early:
+    if rest < 1 or 0 in early or len(early) < stages - 1:
         raise PlanError(
-            f"{epochs} epochs do not reach for {stages} stages: stages 0 to {stages - 2} take "
-            f"{' + '.join(map(str, early))} = {sum(early)}, which leaves {rest} for the last. Choose more "
-            "epochs, fewer stages, or a smaller first_epochs or epoch_growth."
+            f"{epochs} epochs do not reach for {stages} stages: stages 0 to {len(early) - 1} alone take "
+            f"{sum(early)}. Choose more epochs, fewer stages, or a smaller first_epochs or epoch_growth."
         )
     return [*early, rest]
 
@@ -132,23 +164,23 @@ def batch_sizes(base: int, stages: int, growth: float = 0.0) -> list[int]:
     [222, 185, 154, 128]
     """
     check_stages(stages)
-    if isinstance(base, bool) or not isinstance(base, int) or base < 1:
-        raise PlanError(f"batch_size={base!r} is not a whole number, at least 1.")
     _check_rate("batch_growth", growth)
-    sizes = [base]
+    sizes = [whole("batch_size", base)]
     while len(sizes) < stages:
         sizes.append(sizes[-1] + round(growth * sizes[-1]))
     return sizes[::-1]
 
 
-def check_list(name: str, values: Sequence[int], stages: int) -> list[int]:
+def check_list(name: str, values: Any, stages: int) -> list[int]:
     """An explicit list over stages, checked."""
-    found = list(values)
-    if len(found) != stages or any(
-        isinstance(v, bool) or not isinstance(v, int) or v < 1 for v in found
-    ):
-        raise PlanError(f"{name}={found!r}: expected {stages} whole numbers, each at least 1.")
-    return found
+    is_list = isinstance(values, Iterable) and not isinstance(values, (str, bytes, Mapping))
+    found = list(values) if is_list else []
+    is_whole = all(isinstance(v, numbers.Integral) and not isinstance(v, bool) for v in found)
+    if not is_list or len(found) != stages or not is_whole or min(found) < 1:
+        raise PlanError(
+            f"{name}={values!r}: expected a whole number, or {stages} of them, each at least 1."
+        )
+    return [int(v) for v in found]
 
 
 def rate_factors(sizes: Sequence[int], rule: str) -> list[float]:

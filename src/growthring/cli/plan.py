@@ -46,7 +46,9 @@ def add(commands: Commands) -> None:
 def _run(arguments: argparse.Namespace) -> None:
     recipe = recipe_of(arguments)
     if arguments.budget is not None:
-        recipe = dataclasses.replace(recipe, budget=parse_share(arguments.budget))
+        recipe = dataclasses.replace(
+            recipe, budget=parse_share(arguments.budget), first_epochs=None
+        )
     made = make_plan(recipe, make_model(recipe, torch.Generator().manual_seed(recipe.seed)))
     if arguments.measure:
         made = made.measure()
@@ -85,4 +87,7 @@ def plot_cost(made: Plan, path: str) -> None:
     plot.set_xlabel("epoch")
     plot.set_ylabel("FLOPs of an example, share of full size")
     plot.set_title(f"{made.flops_share:.1%} of the FLOPs of fixed-size training")
-    figure.savefig(path, dpi=120)
+    try:
+        figure.savefig(path, dpi=120)
+    except (OSError, ValueError) as error:
+        raise InputError(f"--plot {path}: {error}") from error

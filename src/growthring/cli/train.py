@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from growthring.checkpoint import read_checkpoint, read_json, save_weights
+from growthring.checkpoint import load_weights, read_checkpoint, read_json, save_weights
 from growthring.cli.common import Commands, add_recipe, recipe_of
 from growthring.errors import InputError
 from growthring.train import RECIPES, Progress, Recipe, Silence, Trainer, change, load_recipe
@@ -87,10 +88,12 @@ def _train(arguments: argparse.Namespace) -> None:
         if arguments.fixed:
             recipe = dataclasses.replace(recipe, fixed=True)
         source = {
-            "recipe": arguments.recipe,
+            "recipe": _absolute(arguments.recipe),
             "settings": arguments.settings,
             "fixed": arguments.fixed,
-            "data": arguments.data,
+            "data": None
+            if arguments.data is None
+            else str(Path(arguments.data).expanduser().resolve()),
         }
         trainer = Trainer(
             recipe,
@@ -110,6 +113,13 @@ def _train(arguments: argparse.Namespace) -> None:
         f"{trainer.out}: {accuracy}{result.flops_share:.1%} of the FLOPs of fixed-size training, "
         f"{result.seconds:.0f} s of training"
     )
+
+
+def _absolute(recipe: str) -> str:
+    """A recipe's name, or its file with the whole path, so that a run can be resumed from anywhere."""
+    path, separator, function = recipe.rpartition(":")
+    is_file = separator and path.endswith(".py")
+    return f"{Path(path).resolve()}:{function}" if is_file else recipe
 
 
 def _resumed(arguments: argparse.Namespace, common: dict[str, Any]) -> Trainer:
@@ -141,6 +151,12 @@ def _export(arguments: argparse.Namespace) -> None:
             f"'{folder}' is not finished, so its weights are not of full size yet. Go on with `growthring train "
             f"--resume {folder}`, or export what there is with --partial."
         )
-    weights = read_checkpoint(folder).state["model"]
+    if (folder / "result.json").is_file():
+        weights = load_weights(folder / "model.safetensors")
+    else:
+        found = read_checkpoint(folder)
+        for path, reason in found.skipped:
+            print(f"checkpoint {path.name} cannot be used ({reason})", file=sys.stderr)
+        weights = found.state["model"]
     save_weights(arguments.file, weights)
     print(f"wrote {arguments.file}")

@@ -31,6 +31,7 @@ def kept_buffers(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         for module, name, buffer, value, version in kept:
-            if buffer._version != version:
+            # batch norm updates its statistics without raising their version
+            if buffer._version != version or not torch.equal(buffer, value):
                 buffer.detach().copy_(value)
             module._buffers[name] = buffer

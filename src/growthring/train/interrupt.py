@@ -21,6 +21,7 @@ class Interrupt:
         self._before: Any = None
 
     def __enter__(self) -> Interrupt:
+        self.is_asked = False
         try:
             self._before = signal.signal(signal.SIGINT, self._ask)
         except ValueError:  # not the main thread, which alone gets signals

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import importlib.util
 import json
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from torch import nn
@@ -90,8 +93,17 @@ class Recipe:
     def as_dict(self) -> dict[str, Any]:
         """The settings as JSON can hold them; the model by its qualified name."""
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        values["model"] = f"{self.model.__module__}.{self.model.__qualname__}"
-        return dict(json.loads(json.dumps(values, default=repr)))
+        return dict(json.loads(json.dumps(values, default=_described)))
+
+
+def _described(value: Any) -> Any:
+    """What JSON cannot hold, in words that are the same in every process."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, functools.partial):
+        return {"partial": value.func, "args": value.args, "keywords": value.keywords}
+    named = value if hasattr(value, "__qualname__") else type(value)
+    return f"{named.__module__}.{named.__qualname__}"
 
 
 def change(recipe: Recipe, settings: list[str]) -> Recipe:
@@ -110,17 +122,16 @@ def change(recipe: Recipe, settings: list[str]) -> Recipe:
             raise InputError(f"--set {setting!r}: expected key=value with a key out of {near}.")
         if name in ("name", "model"):
             raise InputError(f"--set {setting!r}: write a recipe of your own to change the {name}.")
-        value = _value(text)
-        old = getattr(recipe, name)
+        kind, old = str(fields[name].type), getattr(recipe, name)
+        value = text if kind == "str" else _value(text)
         if inner:
             if not isinstance(old, Mapping):
                 raise InputError(f"--set {setting!r}: '{name}' has no parts.")
             value = {**old, inner: value}
-        elif not _fits(old, value, str(fields[name].type)):
-            raise InputError(
-                f"--set {setting!r}: '{name}' is {fields[name].type}, not {type(value).__name__}."
-            )
-        recipe = dataclasses.replace(recipe, **{name: value})
+        elif not _fits(value, kind):
+            raise InputError(f"--set {setting!r}: '{name}' is {kind}, not {value!r}.")
+        made: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value}
+        recipe = dataclasses.replace(recipe, **made)
     return recipe
 
 
@@ -134,21 +145,24 @@ def _value(text: str) -> Any:
         return text
 
 
-def _fits(old: Any, value: Any, kind: str) -> bool:
+def _fits(value: Any, kind: str) -> bool:
     """Whether a value is of a field's type, going by its annotation."""
-    if value is None:
-        return "None" in kind
-    if isinstance(value, bool):
-        return kind.startswith("bool")
-    if isinstance(value, int):
-        return "int" in kind or "float" in kind
-    if isinstance(value, float):
-        return "float" in kind
-    if isinstance(value, str):
-        return kind.startswith("str")
-    if isinstance(value, (tuple, list)):
-        return "tuple" in kind
-    return isinstance(value, Mapping) and "Mapping" in kind
+    checks: dict[str, Callable[[Any], bool]] = {
+        "None": lambda v: v is None,
+        "bool": lambda v: isinstance(v, bool),
+        "int": lambda v: isinstance(v, int) and not isinstance(v, bool),
+        "float": lambda v: isinstance(v, (int, float)) and not isinstance(v, bool),
+        "str": lambda v: isinstance(v, str),
+        "tuple[int, ...]": lambda v: _all(v, int),
+        "tuple[str, ...]": lambda v: _all(v, str),
+        "Mapping[str, Any]": lambda v: isinstance(v, Mapping),
+    }
+    return any(checks[part.strip()](value) for part in kind.split("|"))
+
+
+def _all(values: Any, kind: type) -> bool:
+    is_sequence = isinstance(values, (tuple, list))
+    return is_sequence and all(isinstance(v, kind) and not isinstance(v, bool) for v in values)
 
 
 def load_recipe(source: str, known: Mapping[str, Callable[[], Recipe]]) -> Recipe:
@@ -164,19 +178,40 @@ def load_recipe(source: str, known: Mapping[str, Callable[[], Recipe]]) -> Recip
     file = Path(path)
     if not file.is_file():
         raise InputError(f"there is no file '{path}'.")
-    spec = importlib.util.spec_from_file_location(file.stem, file)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = _load_file(file)
     make = getattr(module, function, None)
     if not callable(make):
         raise InputError(f"'{path}' has no function '{function}'.")
-    recipe = make()
+    try:
+        recipe = make()
+    except Exception as error:  # the user's own code
+        raise InputError(f"'{source}' failed: {type(error).__name__}: {error}") from error
     if not isinstance(recipe, Recipe):
         raise InputError(
             f"'{source}' returned a {type(recipe).__name__}, not a growthring.train.Recipe."
         )
     return recipe
+
+
+def _load_file(file: Path) -> ModuleType:
+    """A user's file as a module, which finds its neighbours, and which dataclasses and pickles find."""
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    folder = str(file.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    before = sys.modules.get(file.stem)
+    sys.modules[file.stem] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # importing runs the user's own code
+        if before is None:
+            del sys.modules[file.stem]
+        else:
+            sys.modules[file.stem] = before
+        raise InputError(f"cannot import '{file}': {type(error).__name__}: {error}") from error
+    return module
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,16 +23,29 @@ from growthring.train.recipe import Recipe
 OPTIMIZERS = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW", "avagrad": "AvaGrad", "lars": "LARS"}
 
 
-def make_model(recipe: Recipe, generator: torch.Generator) -> nn.Module:
-    """The full-size model; its weights come from the generator if its function takes one, else from its seed."""
-    options = dict(recipe.model_options)
-    names = inspect.signature(recipe.model).parameters
+def make_model(
+    recipe: Recipe, generator: torch.Generator, function: Callable[[], nn.Module] | None = None
+) -> nn.Module:
+    """The full-size model, with weights that depend on the generator only.
+
+    Args:
+        recipe: its model function is called with its options, and with a generator if it takes one.
+        generator: one seed is drawn from it.
+        function: called instead, without arguments.
+    """
     seed = int(torch.randint(2**62, (), generator=generator))
-    if "generator" in names:
-        return recipe.model(**options, generator=torch.Generator().manual_seed(seed))
+    make: Callable[..., nn.Module] = recipe.model if function is None else function
+    options: dict[str, Any] = dict(recipe.model_options) if function is None else {}
+    if function is None and "generator" in inspect.signature(make).parameters:
+        options["generator"] = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return recipe.model(**options)
+        try:
+            return make(**options)
+        except (TypeError, ValueError, RuntimeError) as error:  # the user's own code
+            raise InputError(
+                f"the model cannot be made: {type(error).__name__}: {error}"
+            ) from error
 
 
 def make_plan(recipe: Recipe, model: nn.Module, example: Any = None) -> Plan:
@@ -122,9 +136,47 @@ def make_optimizer(recipe: Recipe, model: nn.Module, total_steps: int) -> torch.
     options = {"total_steps": total_steps, **recipe.optimizer_options}
     try:
         optimizer: torch.optim.Optimizer = kind(model.parameters(), lr=recipe.lr, **options)
-    except TypeError as error:
-        raise InputError(f"optimizer_options: {error}.") from error
+    except (TypeError, ValueError) as error:
+        raise InputError(f"the optimizer cannot be made: {error}") from error
     return optimizer
+
+
+def check(recipe: Recipe) -> None:
+    """Refuses settings that would fail or do harm in the middle of a run."""
+    learning_rate(recipe, 0, 1)
+    wrong = {
+        "precision": recipe.precision not in ("float32", "bfloat16"),
+        "warmup_steps": recipe.warmup_steps < 0,
+        "clip_norm": recipe.clip_norm is not None and not recipe.clip_norm > 0,
+        "label_smoothing": not 0 <= recipe.label_smoothing <= 1,
+        "seed": not 0 <= recipe.seed < 2**63,
+        "lr": not recipe.lr >= 0,
+        "shift": recipe.shift < 0,
+    }
+    for name, is_wrong in wrong.items():
+        if is_wrong:
+            raise InputError(f"{name}={getattr(recipe, name)!r} cannot work.")
+
+
+def find_device(name: str | torch.device) -> torch.device:
+    """A device that is there."""
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        first = str(error).splitlines()[0]
+        raise InputError(f"device '{name}' cannot be used: {first}") from error
+    return device
+
+
+def total_steps(made: Plan, stream: BatchStream) -> int:
+    """Optimizer steps of the whole run, as the stream counts batches."""
+    before, steps = stream.batch_size, 0
+    for epochs, size in zip(made.epochs, made.batch_sizes, strict=True):
+        stream.set_batch_size(size)
+        steps += epochs * len(stream)
+    stream.set_batch_size(before)
+    return steps
 
 
 def learning_rate(recipe: Recipe, step: int, total_steps: int) -> float:

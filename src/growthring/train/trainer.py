@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import math
 import platform
 import time
@@ -33,11 +34,14 @@ from growthring.train.measure import Loss, batch_sums, evaluate
 from growthring.train.progress import Progress, Status
 from growthring.train.recipe import Recipe, differences
 from growthring.train.setup import (
+    check,
+    find_device,
     learning_rate,
     make_model,
     make_optimizer,
     make_plan,
     make_streams,
+    total_steps,
 )
 from growthring.train.state import Interrupted, Result, Totals, TrainingError
 
@@ -93,16 +97,23 @@ class Trainer:
         source: dict[str, Any] | None = None,
         tensorboard: bool = False,
     ) -> None:
-        self.recipe, self.out, self.device = recipe, Path(out), torch.device(device)
+        self.recipe, self.out, self.device = recipe, Path(out), find_device(device)
         self.progress = progress or Progress()
         self._cadence = (checkpoint_steps, checkpoint_minutes * 60, keep)
         self._log_rates, self._source, self._tensorboard = log_rates, source or {}, tensorboard
+        check(recipe)
+        if keep < 1 or (checkpoint_steps is not None and checkpoint_steps < 1):
+            raise InputError(
+                f"keep={keep!r}, checkpoint_steps={checkpoint_steps!r}: both are at least 1."
+            )
+        if tensorboard and importlib.util.find_spec("tensorboard") is None:
+            raise InputError("tensorboard is not installed: pip install growthring[tensorboard].")
         generator = torch.Generator().manual_seed(recipe.seed)
-        full = make_model(recipe, generator) if model is None else model()
+        full = make_model(recipe, generator, model)
         if train is None:
             root = None if data is None else Path(data)
             streams = make_streams(recipe, root, generator, self.device, download)
-            train, test = streams.train, streams.test
+            train, test = streams.train, streams.test if test is None else test
         self.train, self.test = train, test
         example = None if model is None else next(iter(train))[0][:2].cpu()
         train.rewind()
@@ -110,7 +121,7 @@ class Trainer:
         self.plan.footprints  # noqa: B018 - counted now, not in the middle of a measured epoch
         self.model = (full if recipe.fixed else self.plan.build_seed()).to(self.device)
         self.totals = Totals()
-        self.total_steps = sum(self.plan.steps(train.num_examples))
+        self.total_steps = total_steps(self.plan, train)
         self.optimizer = make_optimizer(recipe, self.model, self.total_steps)
         self.grower = (
             None
@@ -188,6 +199,7 @@ class Trainer:
                 "choose another folder."
             )
         torch.manual_seed(self.recipe.seed)  # dropout and the like draw from torch's own generator
+        self._save()  # before config.json, so that what looks like a run can be resumed
         write_json(
             self.out / "config.json",
             {
@@ -202,13 +214,14 @@ class Trainer:
                 "versions": {"torch": torch.__version__, "python": platform.python_version()},
             },
         )
-        self._save()
 
     def _stage(self) -> None:
         """The epochs of one stage, then the growth to the next."""
         totals, recipe = self.totals, self.recipe
         stage = totals.stage
         self.train.set_batch_size(self.plan.batch_sizes[stage])
+        if recipe.compile:
+            torch.compiler.reset()  # else all stages share one limit of recompilations
         self._forward = torch.compile(self.model) if recipe.compile else self.model
         while totals.epochs_in_stage < self.plan.epochs[stage]:
             self._epoch()
@@ -373,8 +386,18 @@ class Trainer:
             "random": _random(self.device),
             "metrics_position": self._log.position(),
         }
+        self._check_weights()
         write_checkpoint(self.out, state, self.totals.step, keep=self._cadence[2])
         self._last_write = time.monotonic()
+
+    def _check_weights(self) -> None:
+        """Weights that are not finite must not replace a checkpoint of ones that are."""
+        bad = [n for n, p in self.model.named_parameters() if not bool(torch.isfinite(p).all())]
+        if bad:
+            raise TrainingError(
+                f"'{bad[0]}' is not finite after step {self.totals.step}, stage {self.totals.stage}. The last "
+                f"checkpoint in '{self.out}' is from before. Try a smaller lr, warmup_steps or clip_norm."
+            )
 
     def _finish(self) -> Result:
         last = self.plan.num_stages - 1
