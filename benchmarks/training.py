@@ -127,7 +127,7 @@ def measure_checkpoints(trainer: train.Trainer, run: float, repeats: int, costs:
             trainer.totals.step += 1
             times.append(seconds(trainer._save))
     count = round(run / CADENCE + trainer.plan.num_stages + 1)
-    once, base = Sample(tuple(times[1:])), f"that run, computed ({run / 60:.0f} minutes)"
+    once, base = Sample(tuple(times[1:])), f"that run, computed ({run / 60:.1f} minutes)"
     what = f"{count} checkpoints of {trainer.recipe.name}, {once.show(3)} s each"
     total = Sample(tuple(count * s for s in once.values))
     costs.add(what, total, base, Sample((run,) * repeats), "checkpoints")

@@ -116,7 +116,7 @@ def test_tied_weights_count_once():
 
 
 def test_a_model_without_parameters():
-    assert footprint(nn.ReLU(), X) == Footprint(0.0, 0, 0, 0.0)
+    assert footprint(nn.ReLU(), X) == Footprint(0.0, 0, 0, 0, 0.0)
 
 
 # Inputs.
@@ -220,7 +220,9 @@ def test_counting_leaves_no_traces():
 
 
 def test_memory_is_the_sum_of_its_parts():
-    found = Footprint(flops=1.0, parameters=10, parameter_bytes=40, activation_bytes=100.0)
+    found = Footprint(
+        flops=1.0, parameters=10, parameter_bytes=40, trained_bytes=40, activation_bytes=100.0
+    )
     assert found.memory(0, "none") == 80, "weights and gradients"
     assert found.memory(3, "sgd") == 3 * 40 + 300
     assert found.memory(3, "adam") == found.memory(3, "adamw") == 4 * 40 + 300

@@ -159,8 +159,11 @@ def seconds_per_step(
         for _ in range(repeats + 1):  # the first one warms up
             started = time.perf_counter()
             outputs = [t for t in output_tensors(model(*args, **kwargs)) if t.requires_grad]
-            if outputs:
-                torch.stack([t.float().square().mean() for t in outputs]).sum().backward()
+            if not outputs:
+                raise PlanError(
+                    "no output has a gradient, so there is no training step to measure."
+                )
+            torch.stack([t.float().square().mean() for t in outputs]).sum().backward()
             optimizer.step()
             optimizer.zero_grad()
             _wait()

@@ -110,23 +110,24 @@ def plan(
         raise PlanError(f"optimizer={optimizer!r} is not one of {', '.join(OPTIMIZER_STATE)}.")
     if build is not None and not callable(build):
         raise PlanError(f"build={build!r} is not a function from widths to a module.")
-    if isinstance(freeze, str) or not isinstance(freeze, Iterable):
+    if not isinstance(freeze, Iterable):
         raise PlanError(f"freeze={freeze!r} is not a list of names.")
-    freeze = tuple(freeze)
+    freeze = freeze if isinstance(freeze, str) else tuple(freeze)
     settings = _Settings(stages, start, schedule, round_to, epochs, first_epochs, epoch_growth, {})
     settings.epochs_of(None)
     batches = _Batches(batch_size, batch_growth, batch_memory, batch_rate)
     batches.check(stages)
     _check_budget(budget, budget_of)
-    groups = discover(
-        model,
-        example_inputs,
-        freeze,
-        heads,
-        outputs,
-        build,
-        lambda groups: _at(groups, fractions[0], round_to),
-    )
+    with torch.random.fork_rng(devices=[]):  # a factory may draw numbers
+        groups = discover(
+            model,
+            example_inputs,
+            freeze,
+            heads,
+            outputs,
+            build,
+            lambda groups: _at(groups, fractions[0], round_to),
+        )
     check_finite(model)
     run_once(model, example_inputs)
     explicit = _explicit(groups, widths, stages)
@@ -161,6 +162,10 @@ def plan(
                 f"stage {t} has the widths of stage {t - 1}: the widths leave no room for a step."
             )
     return keep_footprints(made, notes=(*made.notes, *notes))
+
+
+# Factors on the growth rate that a budget tries: lower ones first, then higher ones.
+_RATES = (0.8, 0.6, 0.4, 0.2, 0.0, 1.1, 1.2, 1.3, 1.4, 1.6, 1.8, 2.0, 2.5, 3.0, 4.0, 5.0)
 
 
 def _at(groups: WidthGroups, fraction: float, round_to: int) -> dict[int, int]:
@@ -208,7 +213,7 @@ class _Settings:
         if not is_free or self.schedule == "linear":
             yield tuple(self.epochs_of(None))
             return
-        for first in itertools.count(1):
+        for first in range(1, whole("epochs", self.epochs) + 1):
             try:
                 yield tuple(self.epochs_of(first))
             except PlanError:
@@ -242,7 +247,7 @@ class _Batches:
         """Batch sizes without regard to memory."""
         size: Any = self.size
         if isinstance(size, numbers.Integral):
-            return batch_sizes(int(size), stages, self.growth)
+            return batch_sizes(whole("batch_size", size), stages, self.growth)
         return check_list("batch_size", size, stages)
 
     def check(self, stages: int) -> None:
@@ -293,15 +298,17 @@ def _within(
     rates: list[float | None] = [growth]
     can_change = growth is not None and settings.schedule != "linear" and not settings.explicit
     if growth is not None and can_change:
-        rates += [growth * f for f in (0.75, 0.5, 0.25, 0.0, 1.5, 2.0, 3.0, 5.0)]
+        rates += [growth * f for f in _RATES]
     for rate in rates:
-        if best is not None and (rate or 0.0) < (growth or 0.0):
-            continue  # a lower rate only makes it cheaper still
+        is_lower, is_higher = (rate or 0.0) < (growth or 0.0), (rate or 0.0) > (growth or 0.0)
+        if is_lower if best is not None else is_higher:
+            continue  # a lower rate only makes it cheaper, a higher one dearer
         steps = tuple(settings.widths(made.groups, rate))
         tried = (
             made if steps == made.stage_widths else batches.of(replace(made, stage_widths=steps))
         )
         tried = tried.measure() if of == "seconds" else tried
+        tried.footprints  # noqa: B018 - counted once for all epochs
         for epochs in settings.all_epochs():
             found = keep_footprints(tried, epochs=epochs)
             share = found.flops_share if of == "flops" else found.seconds_share

@@ -19,9 +19,6 @@ Rule = Literal["published", "recursive", "linear"]
 RULES = ("published", "recursive", "linear")
 
 
-MAX_STAGES = 1000
-
-
 def whole(name: str, value: Any) -> int:
     """A whole number of at least 1 (numpy's too), or an error that names it.
 
@@ -45,17 +42,13 @@ def is_number(value: Any) -> bool:
 def check_stages(stages: Any) -> None:
     """Refuses what is not a number of stages."""
     is_whole = isinstance(stages, numbers.Integral) and not isinstance(stages, bool)
-    if not is_whole or not 1 <= stages <= MAX_STAGES:
-        raise PlanError(
-            f"stages={stages!r}: a plan needs a whole number of stages, from 1 to {MAX_STAGES}."
-        )
+    if not is_whole or stages < 1:
+        raise PlanError(f"stages={stages!r}: a plan needs a whole number of stages, at least 1.")
 
 
 def _check_rate(name: str, rate: Any) -> None:
-    if not is_number(rate) or not 0 <= rate <= 100:
-        raise PlanError(
-            f"{name}={rate!r}: the growth rate per stage must be a number from 0 to 100."
-        )
+    if not is_number(rate) or not 0 <= rate < math.inf:
+        raise PlanError(f"{name}={rate!r}: the growth rate per stage must be a number from 0 on.")
 
 
 def _check_rule(rule: Any) -> None:
@@ -92,8 +85,10 @@ def width_fractions(
         growth = float(start) ** (-1 / (stages - 1)) - 1
     else:
         _check_rate("growth", growth)
-    limit = math.log(1 / start) / math.log1p(growth) + 1 if growth > 0 else math.inf
-    powers = [start * (1 + growth) ** t if t < limit else 1.0 for t in range(stages - 1)]
+    limit = (
+        math.log(1 / start) / math.log1p(growth) if growth > 0 else math.inf
+    )  # full from here on
+    powers = [start * (1 + growth) ** t if t <= limit else 1.0 for t in range(stages - 1)]
     return [min(1.0, float(power)) for power in powers] + [1.0]
 
 
@@ -138,7 +133,7 @@ def stage_epochs(
     epochs, first = whole("epochs", epochs), whole("first_epochs", first)
     _check_rate("epoch_growth", growth)
     early: list[int] = []
-    while len(early) < stages - 1 and sum(early) < epochs:
+    while len(early) < stages - 1 and len(early) < 50 + epochs:
         t = len(early)
         if rule == "published":
             early.append(math.floor(first * (1 + growth) ** t + 1e-9))
@@ -146,13 +141,15 @@ def stage_epochs(
             early.append(epochs // stages)
         else:
             early.append(early[-1] + round(growth * early[-1]) if early else first)
-        if early[-1] == 0:
-            break
+        if early[-1] > epochs:
+            break  # far enough to say so
     rest = epochs - sum(early)
     if rest < 1 or 0 in early or len(early) < stages - 1:
+        listed = [*map(str, early[:12]), *(["…"] if len(early) > 12 else [])]
         raise PlanError(
-            f"{epochs} epochs do not reach for {stages} stages: stages 0 to {len(early) - 1} alone take "
-            f"{sum(early)}. Choose more epochs, fewer stages, or a smaller first_epochs or epoch_growth."
+            f"{epochs} epochs do not reach for {stages} stages: stages 0 to {len(early) - 1} take "
+            f"{' + '.join(listed)} = {sum(early)}, which leaves {rest} for the last. Choose more "
+            "epochs, fewer stages, or a smaller first_epochs or epoch_growth."
         )
     return [*early, rest]
 
@@ -178,7 +175,7 @@ def check_list(name: str, values: Any, stages: int) -> list[int]:
     is_whole = all(isinstance(v, numbers.Integral) and not isinstance(v, bool) for v in found)
     if not is_list or len(found) != stages or not is_whole or min(found) < 1:
         raise PlanError(
-            f"{name}={values!r}: expected a whole number, or {stages} of them, each at least 1."
+            f"{name}={values!r}: expected {stages} whole numbers, each at least 1 (or one of them)."
         )
     return [int(v) for v in found]
 

@@ -141,11 +141,13 @@ def output_tensors(output: Any, names: Sequence[str] | None = None) -> list[torc
             grow.
     """
     if names is not None:
-        parts = output if isinstance(output, Mapping) else getattr(output, "__dict__", {})
+        is_tensor = isinstance(output, torch.Tensor)
+        named = {} if is_tensor else getattr(output, "__dict__", {})
+        parts = output if isinstance(output, Mapping) else named
         missing = [name for name in names if name not in parts]
         if missing:
             raise InputError(
-                f"outputs={list(names)}: the model's output is a {type(output).__name__} without "
+                f"outputs={list(names)}: the model's output is a {'tensor' if is_tensor else type(output).__name__} without "
                 f"'{missing[0]}'"
                 + (
                     f"; it has {', '.join(map(str, parts))}."

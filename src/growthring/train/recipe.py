@@ -101,7 +101,9 @@ def _described(value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, functools.partial):
-        return {"partial": value.func, "args": value.args, "keywords": value.keywords}
+        inner = [_described(value.func), *map(repr, value.args)]
+        inner += [f"{key}={v!r}" for key, v in sorted(value.keywords.items())]
+        return f"partial({', '.join(inner)})"
     named = value if hasattr(value, "__qualname__") else type(value)
     return f"{named.__module__}.{named.__qualname__}"
 
@@ -123,13 +125,15 @@ def change(recipe: Recipe, settings: list[str]) -> Recipe:
         if name in ("name", "model"):
             raise InputError(f"--set {setting!r}: write a recipe of your own to change the {name}.")
         kind, old = str(fields[name].type), getattr(recipe, name)
-        value = text if kind == "str" else _value(text)
+        value = _value(text)
+        value = value if isinstance(value, str) or kind != "str" else text.strip()
         if inner:
             if not isinstance(old, Mapping):
                 raise InputError(f"--set {setting!r}: '{name}' has no parts.")
             value = {**old, inner: value}
         elif not _fits(value, kind):
-            raise InputError(f"--set {setting!r}: '{name}' is {kind}, not {value!r}.")
+            found = type(value).__name__
+            raise InputError(f"--set {setting!r}: '{name}' is {kind}, not {found}.")
         made: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value}
         recipe = dataclasses.replace(recipe, **made)
     return recipe
@@ -195,21 +199,20 @@ def load_recipe(source: str, known: Mapping[str, Callable[[], Recipe]]) -> Recip
 
 def _load_file(file: Path) -> ModuleType:
     """A user's file as a module, which finds its neighbours, and which dataclasses and pickles find."""
-    spec = importlib.util.spec_from_file_location(file.stem, file)
+    name = file.stem  # but a file named like a module must not replace it
+    if name in sys.modules and getattr(sys.modules[name], "__file__", None) != str(file):
+        name = f"growthring_recipe_{name}"
+    spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     folder = str(file.resolve().parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
-    before = sys.modules.get(file.stem)
-    sys.modules[file.stem] = module
+    sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
     except Exception as error:  # importing runs the user's own code
-        if before is None:
-            del sys.modules[file.stem]
-        else:
-            sys.modules[file.stem] = before
+        del sys.modules[name]
         raise InputError(f"cannot import '{file}': {type(error).__name__}: {error}") from error
     return module
 

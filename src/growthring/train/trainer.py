@@ -7,7 +7,7 @@ import importlib.util
 import math
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -118,7 +118,6 @@ class Trainer:
         example = None if model is None else next(iter(train))[0][:2].cpu()
         train.rewind()
         self.plan = make_plan(recipe, full, example)
-        self.plan.footprints  # noqa: B018 - counted now, not in the middle of a measured epoch
         self.model = (full if recipe.fixed else self.plan.build_seed()).to(self.device)
         self.totals = Totals()
         self.total_steps = total_steps(self.plan, train)
@@ -161,6 +160,7 @@ class Trainer:
             InputError: the folder holds a run of another recipe; the differences are named.
         """
         config = read_json(self.out / "config.json")
+        self._costs = config["plan"]  # counted when the run began
         changed = differences(config["settings"], self.recipe.as_dict())
         if changed:
             raise InputError(
@@ -182,6 +182,14 @@ class Trainer:
         self._sums = state["sums"]
         self._resumed = (found.step, state["metrics_position"], state["random"])
 
+    @property
+    def costs(self) -> Mapping[str, Any]:
+        """FLOPs of an example and parameters, as lists over stages."""
+        if self._costs is None:
+            self._costs = self.plan.as_dict()
+        return self._costs
+
+    _costs: Mapping[str, Any] | None = None
     _resumed: tuple[int, int, list[Tensor]] | None = None
 
     def _begin(self) -> None:
@@ -208,7 +216,7 @@ class Trainer:
                 "seed": self.recipe.seed,
                 "settings": self.recipe.as_dict(),
                 "source": self._source,
-                "plan": self.plan.as_dict(),
+                "plan": self.costs,
                 "machine": f"{platform.machine()} {platform.system()}, {torch.get_num_threads()} threads, "
                 f"{self.device}",
                 "versions": {"torch": torch.__version__, "python": platform.python_version()},
@@ -254,7 +262,7 @@ class Trainer:
         totals, recipe = self.totals, self.recipe
         steps_in_stage = self.plan.epochs[totals.stage] * len(self.train)
         factor = self.plan.rate_factors[totals.stage]
-        flops = self.plan.footprints[totals.stage].flops
+        flops = self.costs["flops"][totals.stage]
         self.model.train()
         started = time.perf_counter()
         rate = learning_rate(recipe, max(totals.step - 1, 0), self.total_steps) * factor
@@ -328,7 +336,7 @@ class Trainer:
         }
 
     def _flops_share(self) -> float:
-        full = self.plan.footprints[-1].flops * self.train.num_examples * sum(self.plan.epochs)
+        full = self.costs["flops"][-1] * self.train.num_examples * sum(self.plan.epochs)
         return self.totals.examples_flops / full if full else 1.0
 
     def _width(self) -> str:
@@ -400,7 +408,6 @@ class Trainer:
             )
 
     def _finish(self) -> Result:
-        last = self.plan.num_stages - 1
         loss, accuracy = self.evaluate()
         result = Result(
             test_accuracy=accuracy,
@@ -410,7 +417,7 @@ class Trainer:
             flops_share=self._flops_share(),
             steps=self.totals.step,
             epochs=self.totals.epoch,
-            parameters=self.plan.footprints[last].parameters,
+            parameters=self.costs["parameters"][-1],
         )
         save_weights(self.out / "model.safetensors", self.model.state_dict())
         write_json(self.out / "result.json", asdict(result))
