@@ -164,6 +164,33 @@ def plan(
     return keep_footprints(made, notes=(*made.notes, *notes))
 
 
+def fixed_plan(
+    model: nn.Module,
+    example_inputs: ExampleInputs,
+    epochs: int = 160,
+    batch_size: int = 128,
+    optimizer: str = "sgd",
+) -> Plan:
+    """One stage of full size, of any model: the baseline. Nothing is traced.
+
+    >>> fixed_plan(nn.Linear(2, 2), torch.zeros(1, 2), epochs=3).flops_share
+    1.0
+    """
+    groups = WidthGroups(type(model).__name__, (), {}, (), 0, (), {}, {}, {}, (), 0.0)
+    return Plan(
+        groups,
+        ({},),
+        {},
+        (),
+        example_inputs,
+        model,
+        epochs=(whole("epochs", epochs),),
+        batch_sizes=(whole("batch_size", batch_size),),
+        rate_factors=(1.0,),
+        optimizer=optimizer,
+    )
+
+
 # Factors on the growth rate that a budget tries: lower ones first, then higher ones.
 _RATES = (0.8, 0.6, 0.4, 0.2, 0.0, 1.1, 1.2, 1.3, 1.4, 1.6, 1.8, 2.0, 2.5, 3.0, 4.0, 5.0)
 

@@ -144,10 +144,11 @@ def output_tensors(output: Any, names: Sequence[str] | None = None) -> list[torc
         is_tensor = isinstance(output, torch.Tensor)
         named = {} if is_tensor else getattr(output, "__dict__", {})
         parts = output if isinstance(output, Mapping) else named
+        kind = "tensor" if is_tensor else type(output).__name__
         missing = [name for name in names if name not in parts]
         if missing:
             raise InputError(
-                f"outputs={list(names)}: the model's output is a {'tensor' if is_tensor else type(output).__name__} without "
+                f"outputs={list(names)}: the model's output is a {kind} without "
                 f"'{missing[0]}'"
                 + (
                     f"; it has {', '.join(map(str, parts))}."

@@ -20,6 +20,8 @@ from growthring.errors import InputError
 
 ModelFunction = Callable[..., nn.Module]
 
+_PREFIX = "growthring_recipe_"  # of users' files that are named like a module
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -105,7 +107,7 @@ def _described(value: Any) -> Any:
         inner += [f"{key}={v!r}" for key, v in sorted(value.keywords.items())]
         return f"partial({', '.join(inner)})"
     named = value if hasattr(value, "__qualname__") else type(value)
-    return f"{named.__module__}.{named.__qualname__}"
+    return f"{named.__module__.removeprefix(_PREFIX)}.{named.__qualname__}"
 
 
 def change(recipe: Recipe, settings: list[str]) -> Recipe:
@@ -201,7 +203,7 @@ def _load_file(file: Path) -> ModuleType:
     """A user's file as a module, which finds its neighbours, and which dataclasses and pickles find."""
     name = file.stem  # but a file named like a module must not replace it
     if name in sys.modules and getattr(sys.modules[name], "__file__", None) != str(file):
-        name = f"growthring_recipe_{name}"
+        name = f"{_PREFIX}{name}"
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -17,7 +17,7 @@ from growthring.data import Augmentation, Batches, Crop, FolderBatches, ImageFol
 from growthring.data.stream import BatchStream
 from growthring.errors import InputError
 from growthring.plan import Plan
-from growthring.planner import plan
+from growthring.planner import fixed_plan, plan
 from growthring.train.recipe import Recipe
 
 OPTIMIZERS = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW", "avagrad": "AvaGrad", "lars": "LARS"}
@@ -43,8 +43,9 @@ def make_model(
         try:
             return make(**options)
         except (TypeError, ValueError, RuntimeError) as error:  # the user's own code
+            given = {k: v for k, v in options.items() if k != "generator"}
             raise InputError(
-                f"the model cannot be made: {type(error).__name__}: {error}"
+                f"the model cannot be made with {given}: {type(error).__name__}: {error}"
             ) from error
 
 
@@ -58,14 +59,7 @@ def make_plan(recipe: Recipe, model: nn.Module, example: Any = None) -> Plan:
         "optimizer": recipe.optimizer,
     }
     if recipe.fixed:
-        return plan(
-            model,
-            inputs,
-            stages=1,
-            epochs=[recipe.epochs],
-            batch_size=recipe.batch_size,
-            **common,
-        )
+        return fixed_plan(model, inputs, recipe.epochs, recipe.batch_size, recipe.optimizer)
     return plan(
         model,
         inputs,

@@ -167,7 +167,8 @@ class Trainer:
                 f"'{self.out}' was started with other settings ({'; '.join(changed)}). Resume it as it was, "
                 "or start another run."
             )
-        found = read_checkpoint(self.out, device=self.device)
+        with RunLock(self.out):  # a run at work would prune what is being read
+            found = read_checkpoint(self.out, device=self.device)
         for path, reason in found.skipped:
             self.progress.say(
                 f"checkpoint {path.name} cannot be used ({reason}); using the one before"
