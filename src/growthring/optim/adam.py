@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Unpack
 
 import torch
@@ -152,8 +153,11 @@ class Adam(RingOptimizer, torch.optim.Adam):
             torch._foreach_maximum_(tops, squares)
             squares = tops
         roots = [root.to(batch.dtype) for root in torch._foreach_sqrt(squares)]
-        scales = first / (rates * second)  # infinite where the rate is 0: no update
-        batch.divide_by_(params, means, roots, scales, scales * second * group["eps"])
+        scales = first / (rates * second)
+        offsets = scales * second * group["eps"]
+        still = rates == 0  # divided by infinity: no update
+        scales, offsets = scales.masked_fill(still, 0), offsets.masked_fill(still, math.inf)
+        batch.divide_by_(params, means, roots, scales, offsets)
 
 
 class AdamW(Adam, torch.optim.AdamW):
