@@ -192,7 +192,7 @@ def fixed_plan(
 
 
 # Factors on the growth rate that a budget tries: lower ones first, then higher ones.
-_RATES = (0.8, 0.6, 0.4, 0.2, 0.0, 1.1, 1.2, 1.3, 1.4, 1.6, 1.8, 2.0, 2.5, 3.0, 4.0, 5.0)
+_RATES = (0.9, 0.8, 0.7, 0.6, 0.4, 0.2, 0.0, 1.1, 1.2, 1.3, 1.4, 1.6, 1.8, 2.0, 2.5, 3.0, 4.0, 5.0)
 
 
 def _at(groups: WidthGroups, fraction: float, round_to: int) -> dict[int, int]:
