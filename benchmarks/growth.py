@@ -44,8 +44,8 @@ DEFAULT_NOISE = 1e-3
 
 _PARTS = {
     "checks (finite, shapes)": [("graph/check.py", "check_finite"), ("grower.py", "_check_shapes")],
-    "variance transfer": [("methods/paired.py", "transfer")],
-    "new tensors": [("methods/paired.py", "grow_tensors")],
+    "variance transfer": [("methods/rescale.py", "transfer")],
+    "new tensors": [("methods/paired.py", "tensors")],
     "installing": [("grower.py", "_install")],
     "noise": [("methods/paired.py", "add_noise")],
 }

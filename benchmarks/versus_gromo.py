@@ -382,7 +382,7 @@ def abilities(seed: int) -> Table:
             "new units chosen from gradients (TINY, GradMax)",
             lambda: "yes: compute_optimal_updates",
             lambda: (
-                f"no: methods are {', '.join(importlib.import_module('growthring.grower').METHODS)}"
+                f"no: methods are {', '.join(importlib.import_module('growthring.methods').METHODS)}"
             ),
         ),
     ]

@@ -13,6 +13,7 @@ import growthring as gr
 import growthring.body as body_module
 import growthring.fading as fading_module
 import growthring.grower as grower_module
+import growthring.methods.paired as paired_module
 import growthring.outcome as outcome_module
 from growthring.core.axes import layout
 from tests.growth_contract import Net, attributes, distance, make_plan, perturb, randn, run, tokens
@@ -408,7 +409,7 @@ def failing(number):
 
 FAILURES = [
     ("compare", 1), ("compare", 2), ("outputs_of", 1), ("outputs_of", 2), ("outputs_of", 3), ("transfer", 1),
-    ("grow_tensors", 1), ("add_noise", 1), ("follow_attributes", 1), ("layout", 1), ("widen_constant", 1),
+    ("tensors", 1), ("add_noise", 1), ("follow_attributes", 1), ("layout", 1), ("widen_constant", 1),
     ("widen_constant", 4), ("grow_state", 1), ("parameter_rings", 1),
 ]  # fmt: skip
 
@@ -418,6 +419,9 @@ FAILURES = [
 def test_a_failure_anywhere_changes_nothing(monkeypatch, name, number, stage):
     places = {
         "layout": fading_module,
+        "transfer": paired_module,
+        "tensors": paired_module.PairedGrowth,
+        "add_noise": paired_module.PairedGrowth,
         "follow_attributes": body_module,
         "widen_constant": body_module,
         "compare": outcome_module,

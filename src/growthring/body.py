@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import nn
 
-from growthring.core.axes import Axis, Layout
+from growthring.core.axes import Layout
 from growthring.core.widen import formatted, widen_constant
 from growthring.fading import Fades
 from growthring.graph.skeleton import (
@@ -19,7 +19,7 @@ from growthring.graph.skeleton import (
     named_tensors,
     set_data,
 )
-from growthring.methods.paired import Step
+from growthring.methods.base import Step
 from growthring.plan import Plan, call_build
 
 Undo = list[Callable[[], None]]
@@ -47,7 +47,6 @@ class Body:
         step: Step,
         grown: dict[str, torch.Tensor],
         factors: Mapping[str, float | torch.Tensor],
-        cache: dict[Axis, Layout],
     ) -> Undo:
         """Puts grown tensors, attributes and fades in place; returns what undoes it.
 
@@ -61,7 +60,7 @@ class Body:
             for name in grown:
                 tensor = tensors[name]
                 new = grown[name] = formatted(grown[name], tensor)
-                layouts = step.layouts(step.plan.groups.specs[name].axes, cache)
+                layouts = step.layouts(step.plan.groups.specs[name].axes)
                 undo.append(_setter(tensor, tensor.data, tensor.grad))
                 gradient = tensor.grad
                 tensor.grad = None

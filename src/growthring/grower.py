@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -17,13 +17,13 @@ from growthring.binding import (
     parameter_rings,
 )
 from growthring.body import Body, Undo, undo_all
-from growthring.core.axes import Axis, Layout
 from growthring.core.rings import RingMap
-from growthring.core.variance import MODES, Factors, Mode
+from growthring.core.variance import Mode
 from growthring.core.widen import widen_constant
 from growthring.errors import GrowthError, GrowthStepError, InputError
 from growthring.graph.check import check_finite, check_model
-from growthring.methods.paired import Step, add_noise, grow_tensors, old_factor, transfer
+from growthring.methods import Growth, GrowthMethod, Job, Paired, Step, make_method
+from growthring.methods.base import Batch, Loss
 from growthring.optim.base import RingOptimizer
 from growthring.optim.state import Grown, drop_state, grow_state
 from growthring.optim.wrap import book_of
@@ -31,7 +31,7 @@ from growthring.outcome import Outcome
 from growthring.plan import Plan
 from growthring.report import GrowthReport
 
-METHODS = ("paired",)
+Batches = Iterable[Batch] | Callable[[int], Iterable[Batch]]
 
 
 class Grower:
@@ -48,12 +48,18 @@ class Grower:
         averages: averages of the model (`torch.optim.swa_utils.AveragedModel`, or several) that grow
             along, with the same new entries.
         unknown_state: "refuse" state that nobody knows how to grow, or "reset" it.
-        method: how new entries are made; "paired" is the paper's method.
-        variance_transfer: "preserving" (the default: rescale as far as the function stays the
-            same), "paper" (Table 1 to the letter), "constraint" (the appendix's theorem) or "off".
+        method: how new units are made: "paired" (the paper's method), "net2net", "splitting",
+            "firefly-split", "firefly", "gradmax", "random", or an object of `growthring.methods`
+            with hyperparameters of its own.
+        variance_transfer: of method "paired": "preserving" (the default: rescale as far as the
+            function stays the same), "paper" (Table 1 to the letter), "constraint" (the appendix's
+            theorem) or "off". The other methods have none.
         noise: size of the symmetry-breaking noise relative to the new weights' deviation; 0 is
             exact.
         generator: source of all random numbers; by default one seeded from `torch.initial_seed()`.
+        batches: (inputs, targets) for methods that search on data: something to iterate over anew at
+            every growth (a DataLoader), or a function from a seed to such a thing.
+        loss: from outputs and targets to a scalar, for the same methods.
 
     >>> import growthring as gr
     >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
@@ -69,12 +75,14 @@ class Grower:
         model: nn.Module,
         plan: Plan,
         optimizer: Optimizers = None,
-        method: str = "paired",
+        method: str | GrowthMethod = "paired",
         variance_transfer: Mode = "preserving",
         noise: float = 1e-3,
         generator: torch.Generator | None = None,
         averages: nn.Module | Sequence[nn.Module] | None = None,
         unknown_state: Literal["refuse", "reset"] = "refuse",
+        batches: Batches | None = None,
+        loss: Loss | None = None,
     ) -> None:
         check_model(model)
         if not isinstance(plan, Plan):
@@ -83,29 +91,24 @@ class Grower:
             raise InputError(
                 f"generator is a {type(generator).__name__}; pass torch.Generator().manual_seed(...)."
             )
-        if method not in METHODS:
-            raise InputError(f"method='{method}' is not known; there is {', '.join(METHODS)}.")
-        if variance_transfer not in MODES:
-            raise InputError(
-                f"variance_transfer='{variance_transfer}' is not one of {', '.join(MODES)}."
-            )
         if not 0 <= noise < 1:
             raise InputError(
                 f"noise={noise!r}: a share of the new weights' deviation, from 0 to below 1."
             )
         if unknown_state not in ("refuse", "reset"):
             raise InputError(f"unknown_state={unknown_state!r} is not 'refuse' or 'reset'.")
-        self.model, self.plan, self.method, self.mode, self.noise = (
-            model,
-            plan,
-            method,
-            variance_transfer,
-            noise,
-        )
-        self.unknown_state = unknown_state
+        self.model, self.plan, self.noise, self.unknown_state = model, plan, noise, unknown_state
+        self.method = _method(method, variance_transfer)
+        self._batches, self._loss = batches, loss
+        if self.method.searches and (batches is None or loss is None):
+            raise InputError(
+                f"method '{self.method.name}' searches on data: pass batches= (a DataLoader of inputs and "
+                "targets) and loss=."
+            )
         self.optimizers = check_optimizers(model, optimizer)
         self.generator = generator or torch.Generator().manual_seed(torch.initial_seed())
         self.stage = find_stage(model, plan)
+        self.method.check(plan, model)
         self.rings = RingMap(
             {n: s.axes for n, s in plan.groups.specs.items()}, plan.stage_widths[0]
         )
@@ -140,34 +143,32 @@ class Grower:
         for each in self._bodies:
             check_shapes(each.module, plan, self.stage)
         check_finite(self.model)
-        step = Step(
-            plan, plan.stage_widths[self.stage], plan.stage_widths[self.stage + 1], self.mode
-        )
-        cache: dict[Axis, Layout] = {}
+        step = self._step(self.stage + 1, self.method.mode)
         generator_state = self.generator.get_state()
         undo: Undo = []
         try:
             outcome = Outcome(self.model, step, self.stage + 1, measure)
             for hold_norms in (False, True):
-                factors = transfer(step, body.tensors, hold_norms)
-                olds = _old_factors(step, factors, body.tensors)
-                grown = grow_tensors(step, body.tensors, factors, self.generator, cache)
-                undo += body.install(step, grown, olds, cache)
+                growth = self.method.grow(self._job(step, body, hold_norms))
+                before = self.generator.get_state()
+                olds = growth.old_factors(body.tensors)
+                grown = growth.tensors(body.tensors, self.generator)
+                undo += body.install(step, grown, olds)
                 outcome.measure()
-                if hold_norms or not outcome.shows_eps(factors):
+                if hold_norms or not outcome.shows_eps(growth.factors):
                     break
                 # once more, without rescaling what those norms normalise
                 undo_all(undo)
                 self.generator.set_state(generator_state)
-            outcome.check(factors)
+            outcome.check(growth)
             if self.noise:
-                add_noise(step, grown, self.noise, self.generator, cache)
+                growth.add_noise(grown, self.noise, self.generator)
                 outcome.measure(with_noise=True)
             for average in self._averages:
-                undo += self._grow_average(average, step, factors, olds, generator_state, cache)
+                undo += self._grow_average(average, step, growth, before)
             self.rings.append(step.after)
             undo.append(self.rings.pop)
-            notes = self._grow_optimizers(step, grown, olds, cache, undo)
+            notes = self._grow_optimizers(step, grown, olds, undo)
         except BaseException as error:
             undo_all(undo)
             self.generator.set_state(generator_state)
@@ -178,7 +179,7 @@ class Grower:
                 ) from error
             raise
         self.stage += 1
-        return outcome.report(factors, len(body.fades), notes)
+        return outcome.report(growth, len(body.fades), notes)
 
     def advance(self, progress: float) -> None:
         """Tells how much of the present stage is done (0 to 1), so that faded statistics come in.
@@ -238,18 +239,16 @@ class Grower:
                 f"the model is at stage {self.stage}, the saved growth at stage {stage}; start "
                 "from plan.build_seed()."
             )
-        plan = self.plan
-        step = Step(plan, plan.stage_widths[self.stage], plan.stage_widths[stage], "off")
-        cache: dict[Axis, Layout] = {}
+        step = self._step(stage, "off")
         undo: Undo = []
         try:
             for body in self._bodies:
                 tensors, grown = body.tensors, {}
-                for name, spec in plan.groups.specs.items():
-                    layouts = step.layouts(spec.axes, cache)
-                    if any(lay.grows for lay in layouts):
+                for name, spec in self.plan.groups.specs.items():
+                    if step.changes(spec):
+                        layouts = step.layouts(spec.axes)
                         grown[name] = widen_constant(tensors[name].detach(), layouts, 0.0)
-                undo += body.install(step, grown, {}, cache)
+                undo += body.install(step, grown, {})
                 body.fades.load_state_dict(state["fades"])
             saved_rings = self.rings.state_dict()
             undo.append(lambda: self.rings.load_state_dict(saved_rings))
@@ -268,6 +267,19 @@ class Grower:
     @property
     def _bodies(self) -> list[Body]:
         return [self._body, *self._averages]
+
+    def _step(self, stage: int, mode: Mode) -> Step:
+        """The growth from the present stage to another."""
+        widths = self.plan.stage_widths
+        return Step(self.plan, widths[self.stage], widths[stage], mode)
+
+    def _job(self, step: Step, body: Body, hold_norms: bool) -> Job:
+        """What the method is given."""
+        batches = self._batches if self.method.searches else None
+        if callable(batches):
+            seed = torch.randint(2**62, (), generator=self.generator, device=self.generator.device)
+            batches = batches(int(seed))
+        return Job(step, body.module, body.tensors, self.generator, batches, self._loss, hold_norms)
 
     def _bind(self) -> Undo:
         """Tells the optimizers the rings; returns what undoes it."""
@@ -290,7 +302,6 @@ class Grower:
         step: Step,
         grown: Mapping[str, torch.Tensor],
         olds: Mapping[str, float | torch.Tensor],
-        cache: dict[Axis, Layout],
         undo: Undo,
     ) -> list[str]:
         """Grows the optimizers' state and tells them the rings; returns notes, and adds to `undo`."""
@@ -299,7 +310,7 @@ class Grower:
             tensors[name]: Grown(
                 name,
                 specs[name].shape(step.before),
-                step.layouts(specs[name].axes, cache),
+                step.layouts(specs[name].axes),
                 olds.get(name, 1.0),
             )
             for name in grown
@@ -313,30 +324,25 @@ class Grower:
         return notes
 
     def _grow_average(
-        self,
-        average: Body,
-        step: Step,
-        factors: Factors,
-        olds: Mapping[str, float | torch.Tensor],
-        generator_state: torch.Tensor,
-        cache: dict[Axis, Layout],
+        self, average: Body, step: Step, growth: Growth, generator_state: torch.Tensor
     ) -> Undo:
         """Grows an average with the very entries that the model got, so that it stays an average of it."""
         generator = torch.Generator(self.generator.device)
         generator.set_state(generator_state)
-        grown = grow_tensors(step, average.tensors, factors, generator, cache)
+        tensors = average.tensors
+        grown = growth.tensors(tensors, generator)
         if self.noise:
-            add_noise(step, grown, self.noise, generator, cache)
-        return average.install(step, grown, olds, cache)
+            growth.add_noise(grown, self.noise, generator)
+        return average.install(step, grown, growth.old_factors(tensors))
 
 
-def _old_factors(
-    step: Step, factors: Factors, tensors: Mapping[str, torch.Tensor]
-) -> dict[str, float | torch.Tensor]:
-    """What each parameter's old entries are multiplied by, where that is not 1."""
-    found = {}
-    for name, spec in step.plan.groups.specs.items():
-        factor = old_factor(step, spec, factors, tensors[name])
-        if not isinstance(factor, float) or factor != 1.0:
-            found[name] = factor
-    return found
+def _method(method: str | GrowthMethod, variance_transfer: Mode) -> GrowthMethod:
+    """The method that was asked for; variance transfer is a matter of "paired" alone."""
+    paired = Paired(variance_transfer)  # checks it
+    if isinstance(method, str):
+        return paired if method == Paired.name else make_method(method)
+    if not all(hasattr(method, name) for name in ("name", "mode", "check", "grow")):
+        raise InputError(
+            f"method is a {type(method).__name__}; pass a name or an object of growthring.methods."
+        )
+    return method

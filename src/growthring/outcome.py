@@ -9,7 +9,7 @@ from torch import nn
 
 from growthring.core.variance import Factors
 from growthring.errors import GrowthStepError
-from growthring.methods.paired import Step
+from growthring.methods.base import Growth, Step
 from growthring.report import GroupGrowth, GrowthReport
 from growthring.verify import Verification, compare, outputs_of
 
@@ -58,10 +58,11 @@ class Outcome:
         is_preserving = self._step.mode == "preserving" and bool(factors.rescaled)
         return is_preserving and self.change is not None and self.change.relative > 1e-3
 
-    def check(self, factors: Factors) -> None:
+    def check(self, growth: Growth) -> None:
         """An unexplained change of the outputs means that something was grown wrongly: never let it pass."""
-        if self.change is None:
+        if self.change is None or growth.change is not None:
             return
+        factors = growth.factors
         found, is_literal = self.change.relative, self._step.mode in ("paper", "constraint")
         if is_literal:
             if factors.violations:
@@ -81,8 +82,9 @@ class Outcome:
                 "meanwhile."
             )
 
-    def report(self, factors: Factors, num_fading: int, notes: list[str]) -> GrowthReport:
+    def report(self, growth: Growth, num_fading: int, notes: list[str]) -> GrowthReport:
         """What happened, for the user."""
+        factors = growth.factors
         step, groups = self._step, self._step.plan.groups
         seconds = time.perf_counter() - self._started - self.seconds
         grown = [
@@ -90,7 +92,9 @@ class Outcome:
             for g in groups.growable
             if step.before[g.key] != step.after[g.key]
         ]
-        notes = list(notes)
+        notes = [*growth.notes, *notes]
+        if growth.change is not None:
+            notes.insert(0, growth.change)
         if factors.violations:
             listed = "; ".join(factors.violations[:4])
             notes.append(f"the rule '{step.mode}' cannot preserve the function here: {listed}")
@@ -114,5 +118,7 @@ class Outcome:
             change_with_noise=self.change_with_noise,
             seconds=seconds,
             measure_seconds=self.seconds,
+            search_flops=growth.cost.flops,
+            search_examples=growth.cost.examples,
             notes=tuple(notes),
         )

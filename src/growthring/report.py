@@ -35,6 +35,8 @@ class GrowthReport:
         change_with_noise: the same with it.
         seconds: time for growing, without measuring.
         measure_seconds: time for measuring.
+        search_flops: what the method's own optimisation on batches cost, forward and backward.
+        search_examples: how many examples it saw.
         notes: in words, why outputs changed if they did.
     """
 
@@ -48,6 +50,8 @@ class GrowthReport:
     change_with_noise: Verification | None
     seconds: float
     measure_seconds: float
+    search_flops: float
+    search_examples: int
     notes: tuple[str, ...]
 
     def as_dict(self) -> dict[str, Any]:
@@ -65,6 +69,8 @@ class GrowthReport:
             else self.change_with_noise.as_dict(),
             "seconds": self.seconds,
             "measure_seconds": self.measure_seconds,
+            "search_flops": self.search_flops,
+            "search_examples": self.search_examples,
             "notes": list(self.notes),
         }
 
@@ -86,6 +92,10 @@ class GrowthReport:
         if any(abs(f - 1) > 1e-9 for f in self.output_factors):
             factors = ", ".join(f"{f:.6g}" for f in self.output_factors)
             lines.append(f"  factor on the outputs: {factors}")
+        if self.search_examples:
+            lines.append(
+                f"  searched on {self.search_examples:,} examples, {self.search_flops:.3g} FLOPs"
+            )
         if self.change is not None:
             lines.append(f"  outputs: {self.change}")
         if self.change_with_noise is not None and self.change_with_noise != self.change:

@@ -6,6 +6,7 @@ after the batch before. Those two states and a position are all that there is to
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -99,6 +100,15 @@ class BatchStream(ABC):
         """Go back to the start of the present epoch: the same batches come again."""
         self._position, self._present = 0, self._epoch_start
         self._revision += 1
+
+    def fork(self, seed: int) -> BatchStream:
+        """Another stream over the same data, at its start, in an order of its own; this one stays where it is."""
+        twin = copy.copy(self)
+        if self._generator is not None:
+            twin._generator = torch.Generator().manual_seed(seed)
+        twin._epoch = twin._position = 0
+        twin._epoch_start = twin._present = twin._generator_state()
+        return twin
 
     def state_dict(self) -> dict[str, Any]:
         """Where the stream is, after the last batch that was handed out: whole numbers and tensors."""

@@ -59,6 +59,10 @@ class TensorSpec:
         """The axes that it contracts over."""
         return [*(self.axes[i] for i in self.read), self.inner]
 
+    def groups(self) -> set[int]:
+        """The width groups that its axes refer to."""
+        return {ref.group for axis in self.axes for ref in refs(axis)}
+
 
 @dataclass(frozen=True)
 class Member:

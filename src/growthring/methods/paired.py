@@ -1,167 +1,112 @@
 """paired: new units in equal pairs that cancel in what reads them, with variance transfer (the paper's method).
 
+    W_reads'  = [ c·W   +Z   -Z ]        W_writes' = [ c·W ; V ; V ]
+
 Nothing is trained or searched: the new tensors follow from the old ones, the plan and a generator.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
+from torch import nn
 
-from growthring.core.axes import Axis, Layout, layout, size
-from growthring.core.variance import (
-    Factors,
-    Mode,
-    Record,
-    ScaleConflict,
-    deviation,
-    forward,
-    preserve,
-    rescaling,
-)
+from growthring.core.axes import Layout
+from growthring.core.variance import MODES, Factors, Mode
 from growthring.core.widen import break_symmetry, widen_constant, widen_paired
+from growthring.errors import InputError
 from growthring.graph.groups import TensorSpec
-from growthring.graph.laws import log_ratios
+from growthring.methods.base import CONSTANTS, Growth, Job, OldFactors, SearchCost, Step
+from growthring.methods.rescale import (
+    is_one,
+    old_factor,
+    old_factors,
+    rescaled_stat,
+    stat_factors,
+    transfer,
+)
 from growthring.plan import Plan
-
-# What a new entry holds where the full model's tensor is not constant.
-_DEFAULTS = {"bias": 0.0, "gain": 1.0, "mean": 0.0, "variance": 1.0}
 
 
 @dataclass(frozen=True)
-class Step:
-    """One growth of a plan: from widths `before` (stage t) to `after` (stage t + 1)."""
+class Paired:
+    """The paper's method.
 
-    plan: Plan
-    before: Mapping[int, int]
-    after: Mapping[int, int]
-    mode: Mode
-
-    def layouts(self, axes: tuple[Axis, ...], cache: dict[Axis, Layout]) -> list[Layout]:
-        """Layouts of a tensor's axes; `cache` shares them between tensors."""
-        for axis in axes:
-            if axis not in cache:
-                cache[axis] = layout(axis, self.before, self.after)
-        return [cache[axis] for axis in axes]
-
-    def std(self, spec: TensorSpec) -> float:
-        """Deviation of the new entries of a tensor (Table 1; the user's own initialiser at stage 0)."""
-        plan, initial = self.plan, self.plan.initial[spec.name]
-        if spec.kind != "weight" or spec.tied:
-            return initial.std
-        fan_in = spec.fan_in(self.after)
-        if self.mode == "constraint":
-            return math.sqrt(1 / fan_in)
-        first, full = plan.stage_widths[0], plan.stage_widths[-1]
-        seed_std = initial.std * math.sqrt(spec.fan_in(full) / spec.fan_in(first))
-        role = "hidden" if self.mode == "off" and plan.role(spec) == "output" else plan.role(spec)
-        return deviation(role, seed_std, spec.fan_in(first), fan_in)
-
-
-def transfer(step: Step, tensors: Mapping[str, torch.Tensor], hold_norms: bool = False) -> Factors:
-    """Variance transfer of one growth: the factor on every tensor's old entries.
-
-    Args:
-        step: the growth.
-        tensors: the model's tensors before it.
-        hold_norms: in mode "preserving", keep scale 1 in front of norms other than BatchNorm, whose ε would show.
+    Attributes:
+        variance_transfer: "preserving" (rescale as far as the function stays the same), "paper" (Table 1
+            to the letter), "constraint" (the appendix's theorem) or "off" (standard initialisation).
     """
-    groups = step.plan.groups
-    ratios = log_ratios(groups.laws, step.before, step.after)
-    targets: dict[str, float] = {}
-    for name, spec in groups.specs.items():
-        if spec.kind != "weight" or spec.tied:
-            continue
-        role = step.plan.role(spec)
-        labels = (
-            [name] if spec.pieces is None else [f"{name}#{k}" for k in range(len(spec.pieces[1]))]
-        )
-        if step.mode == "constraint" and role != "output":
-            variance = float(tensors[name].detach().double().var(correction=0))
-            if variance > 0:
-                target = -0.5 * math.log(spec.fan_in(step.before) * variance)
-                targets |= dict.fromkeys(labels, target)
-        elif step.mode != "off":
-            factor = rescaling(role, spec.fan_in(step.before), spec.fan_in(step.after))
-            targets |= dict.fromkeys(labels, math.log(factor))
-    if step.mode in ("paper", "constraint"):
-        return forward(groups.records, groups.scale_count, targets, ratios)
-    held = _small_variances(groups.records, targets, tensors)
-    if hold_norms:
-        held += [i for r in groups.records if r.kind == "norm" for i in r.inputs]
-    try:
-        return preserve(groups.records, groups.scale_count, targets, ratios, held)
-    except ScaleConflict:  # shared layers may allow no factor but 1
-        return preserve(groups.records, groups.scale_count, {}, ratios)
+
+    name: ClassVar[str] = "paired"
+    searches: ClassVar[bool] = False
+    variance_transfer: Mode = "preserving"
+
+    def __post_init__(self) -> None:
+        if self.variance_transfer not in MODES:
+            raise InputError(
+                f"variance_transfer='{self.variance_transfer}' is not one of {', '.join(MODES)}."
+            )
+
+    @property
+    def mode(self) -> Mode:
+        """The mode of variance transfer."""
+        return self.variance_transfer
+
+    def check(self, plan: Plan, model: nn.Module) -> None:
+        """Everything that discovery lets grow can grow in pairs."""
+
+    def grow(self, job: Job) -> Growth:
+        """Fixes the factors; the new entries are drawn when the tensors are made."""
+        return PairedGrowth(job.step, transfer(job.step, job.tensors, job.hold_norms))
 
 
-def _small_variances(
-    records: Sequence[Record], targets: Mapping[str, float], tensors: Mapping[str, torch.Tensor]
-) -> list[int]:
-    """Inputs of BatchNorms that have channels of so little variance that its ε could not be made up for."""
-    shrink = math.exp(2 * min([0.0, *targets.values()]))
-    return [
-        r.inputs[0]
-        for r in records
-        if r.kind == "stats" and float(tensors[r.names[1]].min()) * shrink <= (1 - shrink) * r.eps
-    ]
+class PairedGrowth(Growth):
+    """Pairs, drawn in the order of the tensors."""
 
+    def __init__(self, step: Step, factors: Factors) -> None:
+        self.step, self.factors, self.cost = step, factors, SearchCost()
 
-def grow_tensors(
-    step: Step,
-    tensors: Mapping[str, torch.Tensor],
-    factors: Factors,
-    generator: torch.Generator,
-    cache: dict[Axis, Layout],
-) -> dict[str, torch.Tensor]:
-    """The grown tensors, without symmetry-breaking noise; those that do not change are left out."""
-    stats = {name: pair for pair in factors.stats for name in pair}
-    grown: dict[str, torch.Tensor] = {}
-    for name, spec in step.plan.groups.specs.items():
-        old = tensors[name].detach()
-        layouts = step.layouts(spec.axes, cache)
-        factor = old_factor(step, spec, factors, old)
-        if name in stats:
-            grown[name] = _grow_stat(spec, old, layouts, *factors.stats[stats[name]])
-        elif not any(lay.grows for lay in layouts):
-            if not isinstance(factor, float) or factor != 1.0:
-                grown[name] = old * factor
-        else:
-            grown[name] = _grow(step, spec, old, layouts, factor, generator)
-    return grown
+    def tensors(
+        self, old: Mapping[str, torch.Tensor], generator: torch.Generator
+    ) -> dict[str, torch.Tensor]:
+        """Old entries × c, new ones in pairs."""
+        step, stats = self.step, stat_factors(self.factors)
+        grown: dict[str, torch.Tensor] = {}
+        for name, spec in step.plan.groups.specs.items():
+            tensor = old[name].detach()
+            layouts = step.layouts(spec.axes)
+            factor = old_factor(step, spec, self.factors, tensor)
+            if name in stats:
+                scaled = rescaled_stat(spec, tensor, *stats[name])
+                grown[name] = widen_constant(scaled, layouts, CONSTANTS[spec.kind])
+            elif not any(lay.grows for lay in layouts):
+                if not is_one(factor):
+                    grown[name] = tensor * factor
+            else:
+                grown[name] = _grow(step, spec, tensor, layouts, factor, generator)
+        return grown
 
+    def old_factors(self, old: Mapping[str, torch.Tensor]) -> OldFactors:
+        """C of every tensor."""
+        return old_factors(self.step, self.factors, old)
 
-def old_factor(
-    step: Step, spec: TensorSpec, factors: Factors, old: torch.Tensor
-) -> float | torch.Tensor:
-    """The factor on the old entries: one number, or one per segment of a fused tensor."""
-    if spec.pieces is None:
-        return factors.tensors.get(spec.name, 1.0)
-    axis, parts = spec.pieces
-    numbers = [factors.tensors.get(f"{spec.name}#{k}", 1.0) for k in range(len(parts))]
-    if all(n == 1.0 for n in numbers):
-        return 1.0
-    sizes = [size(part, step.before) for part in parts]
-    line = torch.repeat_interleave(old.new_tensor(numbers), torch.tensor(sizes, device=old.device))
-    return line.reshape([-1] + [1] * (old.dim() - 1 - axis))
+    def add_noise(
+        self, grown: Mapping[str, torch.Tensor], noise: float, generator: torch.Generator
+    ) -> None:
+        """Adds noise to second halves of pairs.
 
-
-def _grow_stat(
-    spec: TensorSpec, old: torch.Tensor, layouts: list[Layout], scale: float, eps: float
-) -> torch.Tensor:
-    """Running statistics of an input rescaled by s: mean · s, variance · s² less what ε adds.
-
-    (s²σ² + ε) is not s²(σ² + ε); taking the difference out of the variance makes eval mode exact.
-    """
-    if scale != 1.0:
-        square = scale * scale
-        old = (
-            old * scale if spec.kind == "mean" else (square * old - (1 - square) * eps).clamp_min(0)
-        )
-    return widen_constant(old, layouts, _DEFAULTS[spec.kind])
+        Depthwise filters and vectors get none: their pairs part through the signs of what reads them.
+        """
+        step = self.step
+        for name, new in grown.items():
+            spec = step.plan.groups.specs[name]
+            is_drawn = step.plan.initial[name].constant is None and not spec.tied
+            if spec.kind == "weight" and spec.read and is_drawn:
+                layouts = step.layouts(spec.axes)
+                break_symmetry(new, layouts, spec.read, noise * step.std(spec), generator)
 
 
 def _grow(
@@ -172,41 +117,26 @@ def _grow(
     factor: float | torch.Tensor,
     generator: torch.Generator,
 ) -> torch.Tensor:
-    initial = step.plan.initial[spec.name]
     if spec.tied:
         return widen_constant(old, layouts, 0.0, factor)
-    if initial.constant is not None or spec.kind in _DEFAULTS:
-        constant = initial.constant
-        value = _DEFAULTS[spec.kind] if constant is None else constant
-        if _odd(spec, layouts):
+    value = constant_of(step, spec)
+    if value is not None:
+        if not all(lay.is_plain for lay in layouts):
             value = 0.0  # opposite halves: only zero is its own opposite
         return widen_constant(old, layouts, value, factor)
     new = widen_paired(old, layouts, spec.read, step.std(spec), factor, generator)
-    if spec.zero_rows:
-        rows = torch.tensor(sorted(spec.zero_rows), device=new.device)
-        kept = layouts[1].new.to(new.device)
-        new[rows[:, None], kept[None, :]] = 0
+    clear_rows(spec, layouts, new)
     return new
 
 
-def _odd(spec: TensorSpec, layouts: list[Layout]) -> bool:
-    return not all(lay.is_plain for lay in layouts)
+def constant_of(step: Step, spec: TensorSpec) -> float | None:
+    """What new entries of a tensor hold if they are not drawn: the initialiser's constant, a norm's default."""
+    constant = step.plan.initial[spec.name].constant
+    return CONSTANTS.get(spec.kind) if constant is None else constant
 
 
-def add_noise(
-    step: Step,
-    grown: Mapping[str, torch.Tensor],
-    noise: float,
-    generator: torch.Generator,
-    cache: dict[Axis, Layout],
-) -> None:
-    """Adds noise of relative size `noise` to second halves of pairs, in place.
-
-    Depthwise filters and vectors get none: their pairs part through the signs of what reads them.
-    """
-    for name, new in grown.items():
-        spec = step.plan.groups.specs[name]
-        is_drawn = step.plan.initial[name].constant is None and not spec.tied
-        if spec.kind == "weight" and spec.read and is_drawn:
-            layouts = step.layouts(spec.axes, cache)
-            break_symmetry(new, layouts, spec.read, noise * step.std(spec), generator)
+def clear_rows(spec: TensorSpec, layouts: list[Layout], new: torch.Tensor) -> None:
+    """Rows of a table that stay zero (padding) get zeros in their new entries too, in place."""
+    if spec.zero_rows:
+        rows = torch.tensor(sorted(spec.zero_rows), device=new.device)
+        new[rows[:, None], layouts[1].new.to(new.device)[None, :]] = 0

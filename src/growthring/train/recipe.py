@@ -47,10 +47,12 @@ class Recipe:
         lr_schedule: "cosine" over the whole run, or "constant".
         label_smoothing: of the cross entropy.
         clip_norm: gradients are clipped to this norm; None does not clip.
-        variance_transfer, noise: see `growthring.Grower`.
+        method, variance_transfer, noise: see `growthring.Grower`.
+        method_options: hyperparameters of the method, see `growthring.methods`.
         precision: "float32" or "bfloat16" (autocast).
         compile: torch.compile, anew at every stage.
         fixed: train the full-size model from the start: the baseline.
+        small: train the seed's width throughout and never grow: the other baseline.
         seed: of all random numbers.
         published: the paper's training cost in percent, for comparison.
     """
@@ -84,11 +86,14 @@ class Recipe:
     lr_schedule: str = "cosine"
     label_smoothing: float = 0.0
     clip_norm: float | None = None
+    method: str = "paired"
+    method_options: Mapping[str, Any] = field(default_factory=dict)
     variance_transfer: str = "paper"
     noise: float = 1e-3
     precision: str = "float32"
     compile: bool = False
     fixed: bool = False
+    small: bool = False
     seed: int = 0
     published: float | None = None
 
@@ -220,10 +225,18 @@ def _load_file(file: Path) -> ModuleType:
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """What differs between two recipes' settings, in words.
+    """What differs between two recipes' settings, in words; one that did not exist yet had its default.
 
-    >>> differences({"epochs": 3}, {"epochs": 4})
+    >>> differences({"epochs": 3}, {"epochs": 4, "small": False})
     ['epochs: 3 -> 4']
     """
+    fields = {f.name: f for f in dataclasses.fields(Recipe)}
+    known = {**{key: _default(fields[key]) for key in new if key in fields}, **old}
     keys = dict.fromkeys([*old, *new])
-    return [f"{k}: {old.get(k)!r} -> {new.get(k)!r}" for k in keys if old.get(k) != new.get(k)]
+    return [f"{k}: {known.get(k)!r} -> {new.get(k)!r}" for k in keys if known.get(k) != new.get(k)]
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return None if field.default is dataclasses.MISSING else field.default

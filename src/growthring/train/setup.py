@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import math
 from collections.abc import Callable
@@ -16,6 +17,7 @@ import growthring.optim
 from growthring.data import Augmentation, Batches, Crop, FolderBatches, ImageFolder, load
 from growthring.data.stream import BatchStream
 from growthring.errors import InputError
+from growthring.methods import GrowthMethod, Paired, make_method
 from growthring.plan import Plan
 from growthring.planner import fixed_plan, plan
 from growthring.train.recipe import Recipe
@@ -50,7 +52,7 @@ def make_model(
 
 
 def make_plan(recipe: Recipe, model: nn.Module, example: Any = None) -> Plan:
-    """The recipe's plan; of a fixed-size run one stage that takes all epochs."""
+    """The recipe's plan; of a fixed-size run one stage that takes all epochs, of a small one the seed's."""
     inputs = torch.zeros(2, *recipe.input_shape) if example is None else example
     common: dict[str, Any] = {
         "batch_rate": recipe.batch_rate,
@@ -58,6 +60,10 @@ def make_plan(recipe: Recipe, model: nn.Module, example: Any = None) -> Plan:
         "freeze": recipe.freeze,
         "optimizer": recipe.optimizer,
     }
+    if recipe.small:
+        grown = make_plan(dataclasses.replace(recipe, small=False), model, example)
+        seed = grown.build_seed()
+        return fixed_plan(seed, inputs, recipe.epochs, recipe.batch_size, recipe.optimizer)
     if recipe.fixed:
         return fixed_plan(model, inputs, recipe.epochs, recipe.batch_size, recipe.optimizer)
     return plan(
@@ -146,10 +152,20 @@ def check(recipe: Recipe) -> None:
         "seed": not 0 <= recipe.seed < 2**63,
         "lr": not recipe.lr >= 0,
         "shift": recipe.shift < 0,
+        "small": recipe.small and recipe.fixed,
     }
     for name, is_wrong in wrong.items():
         if is_wrong:
             raise InputError(f"{name}={getattr(recipe, name)!r} cannot work.")
+    make_growth_method(recipe)
+
+
+def make_growth_method(recipe: Recipe) -> GrowthMethod:
+    """The recipe's growth method with its hyperparameters."""
+    options = dict(recipe.method_options)
+    if recipe.method == Paired.name:
+        options = {"variance_transfer": recipe.variance_transfer, **options}
+    return make_method(recipe.method, options)
 
 
 def find_device(name: str | torch.device) -> torch.device:

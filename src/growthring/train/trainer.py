@@ -25,25 +25,28 @@ from growthring.checkpoint import (
     write_checkpoint,
     write_json,
 )
+from growthring.costs import footprint
 from growthring.data.stream import BatchStream
 from growthring.errors import InputError
 from growthring.grower import Grower
 from growthring.optim import RingOptimizer
 from growthring.train.interrupt import Interrupt
 from growthring.train.measure import Loss, batch_sums, evaluate
+from growthring.train.memory import PeakMemory
 from growthring.train.progress import Progress, Status
 from growthring.train.recipe import Recipe, differences
 from growthring.train.setup import (
     check,
     find_device,
     learning_rate,
+    make_growth_method,
     make_model,
     make_optimizer,
     make_plan,
     make_streams,
     total_steps,
 )
-from growthring.train.state import Interrupted, Result, Totals, TrainingError
+from growthring.train.state import Clock, Interrupted, Result, Totals, TrainingError
 
 
 class Trainer:
@@ -118,23 +121,25 @@ class Trainer:
         example = None if model is None else next(iter(train))[0][:2].cpu()
         train.rewind()
         self.plan = make_plan(recipe, full, example)
-        self.model = (full if recipe.fixed else self.plan.build_seed()).to(self.device)
+        is_grown = not (recipe.fixed or recipe.small)
+        self.model = (self.plan.build_seed() if is_grown else self.plan.model).to(self.device)
+        self._full_model = full
         self.totals = Totals()
         self.total_steps = total_steps(self.plan, train)
         self.optimizer = make_optimizer(recipe, self.model, self.total_steps)
-        self.grower = (
-            None
-            if recipe.fixed
-            else Grower(
+        self.loss = loss or nn.CrossEntropyLoss(label_smoothing=recipe.label_smoothing)
+        self.grower: Grower | None = None
+        if is_grown:
+            self.grower = Grower(
                 self.model,
                 self.plan,
                 optimizer=self.optimizer,
-                variance_transfer=recipe.variance_transfer,  # type: ignore[arg-type]
+                method=make_growth_method(recipe),
                 noise=recipe.noise,
                 generator=generator,
+                batches=train.fork,
+                loss=self.loss,
             )
-        )
-        self.loss = loss or nn.CrossEntropyLoss(label_smoothing=recipe.label_smoothing)
         self._sums = torch.zeros(
             3, dtype=torch.float64
         )  # loss, right answers, examples of the epoch
@@ -147,6 +152,7 @@ class Trainer:
     def fit(self) -> Result:
         """Trains from where the run is to its end; Ctrl-C finishes the step, saves and raises `Interrupted`."""
         with RunLock(self.out), JsonLines(self.out / "metrics.jsonl") as self._log:
+            self._memory = PeakMemory(self.device)
             self._begin()
             with self._interrupt:
                 while self.totals.stage < self.plan.num_stages:
@@ -185,9 +191,13 @@ class Trainer:
 
     @property
     def costs(self) -> Mapping[str, Any]:
-        """FLOPs of an example and parameters, as lists over stages."""
+        """FLOPs of an example and parameters, as lists over stages; FLOPs of the full-size model."""
         if self._costs is None:
-            self._costs = self.plan.as_dict()
+            found = self.plan.as_dict()
+            full = found["flops"][-1]
+            if self.recipe.small:
+                full = footprint(self._full_model, self.plan.example_inputs).flops
+            self._costs = {**found, "full_flops": full}
         return self._costs
 
     _costs: Mapping[str, Any] | None = None
@@ -236,12 +246,14 @@ class Trainer:
             self._epoch()
             totals.epochs_in_stage += 1
         last = stage == self.plan.num_stages - 1
-        started = time.perf_counter()
+        clock = Clock()
         if self.grower is not None:
             self.grower.finish()
         report = self.grower.grow() if self.grower is not None and not last else None
-        totals.seconds += time.perf_counter() - started
+        clock.add_to(totals)
         totals.stage, totals.epochs_in_stage, totals.steps_in_stage = stage + 1, 0, 0
+        if report is not None:
+            totals.search_flops += report.search_flops
         if report is not None:
             change = None if report.change is None else report.change.relative_after_scale
             self._log.append(
@@ -251,6 +263,7 @@ class Trainer:
                     "step": totals.step,
                     "epoch": totals.epoch,
                     "seconds": report.seconds,
+                    "search_flops": report.search_flops,
                     "change": change,
                     "parameters": report.parameters_after,
                     "widths": self.plan.named_widths(stage + 1),
@@ -265,7 +278,7 @@ class Trainer:
         factor = self.plan.rate_factors[totals.stage]
         flops = self.costs["flops"][totals.stage]
         self.model.train()
-        started = time.perf_counter()
+        clock = Clock()
         rate = learning_rate(recipe, max(totals.step - 1, 0), self.total_steps) * factor
         for inputs, targets in self.train:
             rate = learning_rate(recipe, totals.step, self.total_steps) * factor
@@ -277,12 +290,10 @@ class Trainer:
             totals.step += 1
             totals.steps_in_stage += 1
             totals.examples_flops += flops * len(targets)
-            now = time.perf_counter()
-            totals.seconds += now - started
-            started = now
+            clock.add_to(totals)
             self.progress.step(self._status())
             self._watch()
-            started = time.perf_counter()
+            clock = Clock()
         record = self._record(rate)
         totals.epoch += 1
         self._sums.zero_()
@@ -331,21 +342,21 @@ class Trainer:
             "test_loss": test_loss,
             "test_accuracy": test_accuracy,
             "seconds": totals.seconds,
-            "flops": 3 * totals.examples_flops,  # a backward pass costs about two forward ones
+            "flops": totals.flops,
             "flops_share": self._flops_share(),
             "batch_size": self.train.batch_size,
         }
 
     def _flops_share(self) -> float:
-        full = self.costs["flops"][-1] * self.train.num_examples * sum(self.plan.epochs)
-        return self.totals.examples_flops / full if full else 1.0
+        one = self.costs.get("full_flops", self.costs["flops"][-1])
+        full = 3 * one * self.train.num_examples * sum(self.plan.epochs)
+        return self.totals.flops / full if full else 1.0
 
     def _width(self) -> str:
+        if self.grower is None:
+            return "the seed's size" if self.recipe.small else "full size"
         named = self.plan.named_widths(min(self.totals.stage, self.plan.num_stages - 1))
-        listed = list(named.values())
-        return (
-            "full size" if self.recipe.fixed or not listed else f"width {min(listed)}–{max(listed)}"
-        )
+        return f"width {min(named.values())}–{max(named.values())}"
 
     def _status(self) -> Status:
         totals = self.totals
@@ -385,6 +396,9 @@ class Trainer:
     # Keeping.
 
     def _save(self) -> None:
+        found = self._memory.read()
+        if found is not None:  # a resumed run has used memory in another process too
+            self.totals.peak_memory = max(found, self.totals.peak_memory or 0)
         state = {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -414,8 +428,11 @@ class Trainer:
             test_accuracy=accuracy,
             test_loss=loss,
             seconds=self.totals.seconds,
-            flops=3 * self.totals.examples_flops,
+            cpu_seconds=self.totals.cpu_seconds,
+            flops=self.totals.flops,
             flops_share=self._flops_share(),
+            search_flops=self.totals.search_flops,
+            peak_memory=self.totals.peak_memory,
             steps=self.totals.step,
             epochs=self.totals.epoch,
             parameters=self.costs["parameters"][-1],

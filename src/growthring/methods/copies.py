@@ -1,0 +1,171 @@
+"""Growth by copying: each unit of the grown width is a copy of one that was there.
+
+One map per width group, so that residual streams and concatenations stay consistent. Unit i with c_i
+copies is read with 1/c_i of its weight:
+
+    W_writes'[j] = W_writes[g(j)]        W_reads'[:, j] = W_reads[:, g(j)] / c_{g(j)}
+
+Which side divides is what the sign of a reference says (see `growthring.core.axes`): +1 is written, -1
+is read, and keys are the side of q·k that divides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from growthring.core.axes import Axis, Concat, Fixed, Ref, size
+from growthring.core.variance import Factors
+from growthring.core.widen import normal
+from growthring.graph.groups import TensorSpec
+from growthring.methods.base import Growth, OldFactors, SearchCost, Step
+from growthring.methods.rescale import is_one, old_factor, rescaled_stat, stat_factors
+
+
+@dataclass(frozen=True)
+class Copied:
+    """Where the entries of a grown axis come from: position on the old axis, and what they are divided by."""
+
+    source: torch.Tensor
+    divisor: torch.Tensor
+
+
+@dataclass(frozen=True)
+class UnitMap:
+    """Which unit each unit of each grown group copies: group -> (width after,), the old ones themselves.
+
+    >>> units = UnitMap({0: torch.tensor([0, 1, 1])})
+    >>> units.copied(Ref(0, -1), {0: 2}).divisor.tolist()
+    [1.0, 2.0, 2.0]
+    """
+
+    sources: Mapping[int, torch.Tensor]
+
+    def counts(self, group: int) -> torch.Tensor:
+        """How many copies the original of each unit has, itself included."""
+        source = self.sources[group]
+        return torch.bincount(source)[source]
+
+    def copied(self, axis: Axis, before: Mapping[int, int]) -> Copied:
+        """Sources and divisors along an axis."""
+        if isinstance(axis, Fixed) or (isinstance(axis, Ref) and axis.group not in self.sources):
+            line = torch.arange(size(axis, before))
+            return Copied(line, torch.ones(len(line), dtype=torch.float64))
+        if isinstance(axis, Ref):
+            counts = self.counts(axis.group).to(torch.float64)
+            divisor = counts if axis.sign < 0 else torch.ones_like(counts)
+            return Copied(self.sources[axis.group], divisor)
+        parts = [self.copied(part, before) for part in axis.parts]
+        sizes = [size(part, before) for part in axis.parts]
+        result, length = parts[0], sizes[0]
+        for part, part_size in zip(parts[1:], sizes[1:], strict=True):
+            if isinstance(axis, Concat):
+                source = torch.cat([result.source, part.source + length])
+                result = Copied(source, torch.cat([result.divisor, part.divisor]))
+                length += part_size
+            else:
+                outer = result.source[:, None] * part_size + part.source[None, :]
+                divisor = result.divisor[:, None] * part.divisor[None, :]
+                result = Copied(outer.flatten(), divisor.flatten())
+                length *= part_size
+        return result
+
+
+class CopyGrowth(Growth):
+    """Copies of units, each perhaps moved a little from its original.
+
+    Args:
+        step: the growth.
+        factors: the rescaling of old tensors that the model's code needs.
+        units: which unit each copies.
+        moves: tensor name -> what is added to its grown entries (the directions of a split).
+        cost: of finding the units and moves.
+        change: why the outputs change, None if they do not.
+    """
+
+    def __init__(
+        self,
+        step: Step,
+        factors: Factors,
+        units: UnitMap,
+        moves: Mapping[str, torch.Tensor] | None = None,
+        cost: SearchCost | None = None,
+        change: str | None = None,
+    ) -> None:
+        self.step, self.factors, self.units = step, factors, units
+        self.moves, self.cost, self.change = moves or {}, cost or SearchCost(), change
+
+    def tensors(
+        self, old: Mapping[str, torch.Tensor], generator: torch.Generator
+    ) -> dict[str, torch.Tensor]:
+        """Copies, with the moves added."""
+        step, stats = self.step, stat_factors(self.factors)
+        grown: dict[str, torch.Tensor] = {}
+        for name, spec in step.plan.groups.specs.items():
+            tensor = old[name].detach()
+            factor = old_factor(step, spec, self.factors, tensor)
+            if name in stats:
+                tensor = rescaled_stat(spec, tensor, *stats[name])
+            elif not is_one(factor):
+                tensor = tensor * factor
+            elif not step.changes(spec):
+                continue
+            new = self._copy(spec, tensor)
+            if name in self.moves:
+                new += self.moves[name].to(new)
+            grown[name] = new
+        return grown
+
+    def _copy(self, spec: TensorSpec, old: torch.Tensor) -> torch.Tensor:
+        for i, axis in enumerate(spec.axes):
+            if not self.step.layouts((axis,))[0].grows:
+                continue
+            found = self.units.copied(axis, self.step.before)
+            old = old.index_select(i, found.source.to(old.device))
+            if bool((found.divisor != 1).any()):
+                old = old / _line(found.divisor, old, i)
+        return old
+
+    def old_factors(self, old: Mapping[str, torch.Tensor]) -> OldFactors:
+        """1/c of the units that were copied, on the side that reads them."""
+        result: OldFactors = {}
+        for name, spec in self.step.plan.groups.specs.items():
+            tensor = old[name]
+            factor = old_factor(self.step, spec, self.factors, tensor)
+            for i, axis in enumerate(spec.axes):
+                layout = self.step.layouts((axis,))[0]
+                if layout.grows:
+                    divisor = self.units.copied(axis, self.step.before).divisor[layout.old]
+                    if bool((divisor != 1).any()):
+                        factor = factor / _line(divisor, tensor, i)
+            if not is_one(factor):
+                result[name] = factor
+        return result
+
+    def add_noise(
+        self, grown: Mapping[str, torch.Tensor], noise: float, generator: torch.Generator
+    ) -> None:
+        """Moves new units away from their originals: noise on what they are written with."""
+        for name, new in grown.items():
+            spec = self.step.plan.groups.specs[name]
+            if spec.kind in ("weight", "table", "direct"):
+                add_to_new_rows(self.step, spec, new, noise, generator)
+
+
+def add_to_new_rows(
+    step: Step, spec: TensorSpec, new: torch.Tensor, noise: float, generator: torch.Generator
+) -> None:
+    """Adds noise, relative to the tensor's own deviation, to the new entries of its written axes, in place."""
+    std = noise * float(new.detach().double().std(correction=0))
+    for i, layout in enumerate(step.layouts(spec.axes)):
+        if layout.grows and i not in spec.read and std > 0:
+            rows = layout.new.to(new.device)
+            shape = [*new.shape[:i], len(rows), *new.shape[i + 1 :]]
+            new.index_add_(i, rows, normal(shape, std, new, generator))
+
+
+def _line(values: torch.Tensor, like: torch.Tensor, axis: int) -> torch.Tensor:
+    """A vector along one axis of a tensor."""
+    return values.to(like).reshape([-1] + [1] * (like.dim() - 1 - axis))

@@ -1,0 +1,71 @@
+"""random: new entries as the initialiser draws them, nothing cancels. The naive baseline; outputs change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import nn
+
+from growthring.core.variance import Factors, Mode
+from growthring.core.widen import normal, place_old, widen_constant
+from growthring.methods.base import Growth, Job, OldFactors, SearchCost, Step
+from growthring.methods.paired import clear_rows, constant_of
+from growthring.plan import Plan
+
+
+@dataclass(frozen=True)
+class Random:
+    """Standard initialisation of everything new, at the grown fan-in."""
+
+    name: ClassVar[str] = "random"
+    searches: ClassVar[bool] = False
+    mode: ClassVar[Mode] = "off"
+
+    def check(self, plan: Plan, model: nn.Module) -> None:
+        """Nothing is promised, so nothing is refused."""
+
+    def grow(self, job: Job) -> Growth:
+        """There is nothing to decide."""
+        return RandomGrowth(job.step)
+
+
+class RandomGrowth(Growth):
+    """Old entries as they were, new ones drawn."""
+
+    change = "new units are read with random weights, so the function changes"
+
+    def __init__(self, step: Step) -> None:
+        self.step, self.factors, self.cost = step, Factors(), SearchCost()
+
+    def tensors(
+        self, old: Mapping[str, torch.Tensor], generator: torch.Generator
+    ) -> dict[str, torch.Tensor]:
+        """Drawn at the deviation of the initialiser."""
+        step = self.step
+        grown: dict[str, torch.Tensor] = {}
+        for name, spec in step.plan.groups.specs.items():
+            layouts = step.layouts(spec.axes)
+            if not any(lay.grows for lay in layouts):
+                continue
+            tensor, value = old[name].detach(), constant_of(step, spec)
+            if value is not None:
+                grown[name] = widen_constant(tensor, layouts, value)
+                continue
+            shape = [len(lay.source) for lay in layouts]
+            new = normal(shape, step.std(spec), tensor, generator)
+            clear_rows(spec, layouts, new)
+            place_old(tensor, new, layouts, 1.0)
+            grown[name] = new
+        return grown
+
+    def old_factors(self, old: Mapping[str, torch.Tensor]) -> OldFactors:
+        """Old entries stay."""
+        return {}
+
+    def add_noise(
+        self, grown: Mapping[str, torch.Tensor], noise: float, generator: torch.Generator
+    ) -> None:
+        """New units differ already."""

@@ -1,0 +1,61 @@
+"""net2net: new units are copies of random old ones, whose readers share the weight (Chen et al. 2016).
+
+    g(j) = j for j < n ;  g(j) ~ Uniform{0 .. n-1} for j >= n ;  c_i = #{j : g(j) = i}
+    W1'[j] = W1[g(j)] ; b1'[j] = b1[g(j)] ; norms' gains, biases and statistics indexed by g
+    W2'[:, j] = W2[:, g(j)] / c_{g(j)}
+
+Exact without noise; the noise on the copies is what lets them part.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import nn
+
+from growthring.core.variance import Mode
+from growthring.errors import InputError
+from growthring.methods.base import Growth, Job
+from growthring.methods.copies import CopyGrowth, UnitMap
+from growthring.methods.rescale import transfer
+from growthring.plan import Plan
+
+
+@dataclass(frozen=True)
+class Net2Net:
+    """Net2WiderNet on every width group. It has no hyperparameters but the Grower's noise."""
+
+    name: ClassVar[str] = "net2net"
+    searches: ClassVar[bool] = False
+    mode: ClassVar[Mode] = "off"
+
+    def check(self, plan: Plan, model: nn.Module) -> None:
+        """Refuses tensors that are both written and read: their copies would need two divisors."""
+        refuse_tied(self.name, plan)
+
+    def grow(self, job: Job) -> Growth:
+        """Draws one map per group."""
+        step, sources = job.step, {}
+        for group in step.growing:
+            width = step.before[group]
+            drawn = torch.randint(
+                width,
+                (step.after[group] - width,),
+                generator=job.generator,
+                device=job.generator.device,
+            )
+            sources[group] = torch.cat([torch.arange(width), drawn.cpu()])
+        return CopyGrowth(step, transfer(step, job.tensors), UnitMap(sources))
+
+
+def refuse_tied(method: str, plan: Plan) -> None:
+    """Raises where a tensor that grows is written by one operator and read by another."""
+    growing = {g.key for g in plan.groups.growable}
+    for name, spec in plan.groups.specs.items():
+        if spec.tied and growing & spec.groups():
+            raise InputError(
+                f"method '{method}' cannot grow this model: '{name}' is tied, so its copies would have to be "
+                "divided where it is read and not where it is written. Use method 'paired', or freeze it."
+            )

@@ -1,0 +1,113 @@
+"""The factors on old tensors in one growth: variance transfer, and what the model's own code needs.
+
+A factor in the code that follows a width (attention's 1/√d_head) must be made up for in the weights by
+every method that keeps the function; the rest is variance transfer, which only `paired` does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from growthring.core.axes import size
+from growthring.core.variance import Factors, Record, ScaleConflict, forward, preserve, rescaling
+from growthring.graph.groups import TensorSpec
+from growthring.graph.laws import log_ratios
+from growthring.methods.base import OldFactors, Step
+
+
+def transfer(step: Step, tensors: Mapping[str, torch.Tensor], hold_norms: bool = False) -> Factors:
+    """Variance transfer of one growth: the factor on every tensor's old entries.
+
+    Args:
+        step: the growth.
+        tensors: the model's tensors before it.
+        hold_norms: in mode "preserving", keep scale 1 in front of norms other than BatchNorm, whose ε would show.
+    """
+    groups = step.plan.groups
+    ratios = log_ratios(groups.laws, step.before, step.after)
+    targets: dict[str, float] = {}
+    for name, spec in groups.specs.items():
+        if spec.kind != "weight" or spec.tied:
+            continue
+        role = step.plan.role(spec)
+        labels = (
+            [name] if spec.pieces is None else [f"{name}#{k}" for k in range(len(spec.pieces[1]))]
+        )
+        if step.mode == "constraint" and role != "output":
+            variance = float(tensors[name].detach().double().var(correction=0))
+            if variance > 0:
+                target = -0.5 * math.log(spec.fan_in(step.before) * variance)
+                targets |= dict.fromkeys(labels, target)
+        elif step.mode != "off":
+            factor = rescaling(role, spec.fan_in(step.before), spec.fan_in(step.after))
+            targets |= dict.fromkeys(labels, math.log(factor))
+    if step.mode in ("paper", "constraint"):
+        return forward(groups.records, groups.scale_count, targets, ratios)
+    held = _small_variances(groups.records, targets, tensors)
+    if hold_norms:
+        held += [i for r in groups.records if r.kind == "norm" for i in r.inputs]
+    try:
+        return preserve(groups.records, groups.scale_count, targets, ratios, held)
+    except ScaleConflict:  # shared layers may allow no factor but 1
+        return preserve(groups.records, groups.scale_count, {}, ratios)
+
+
+def _small_variances(
+    records: Sequence[Record], targets: Mapping[str, float], tensors: Mapping[str, torch.Tensor]
+) -> list[int]:
+    """Inputs of BatchNorms that have channels of so little variance that its ε could not be made up for."""
+    shrink = math.exp(2 * min([0.0, *targets.values()]))
+    return [
+        r.inputs[0]
+        for r in records
+        if r.kind == "stats" and float(tensors[r.names[1]].min()) * shrink <= (1 - shrink) * r.eps
+    ]
+
+
+def old_factor(
+    step: Step, spec: TensorSpec, factors: Factors, old: torch.Tensor
+) -> float | torch.Tensor:
+    """The factor on the old entries: one number, or one per segment of a fused tensor."""
+    if spec.pieces is None:
+        return factors.tensors.get(spec.name, 1.0)
+    axis, parts = spec.pieces
+    numbers = [factors.tensors.get(f"{spec.name}#{k}", 1.0) for k in range(len(parts))]
+    if all(n == 1.0 for n in numbers):
+        return 1.0
+    sizes = [size(part, step.before) for part in parts]
+    line = torch.repeat_interleave(old.new_tensor(numbers), torch.tensor(sizes, device=old.device))
+    return line.reshape([-1] + [1] * (old.dim() - 1 - axis))
+
+
+def old_factors(step: Step, factors: Factors, tensors: Mapping[str, torch.Tensor]) -> OldFactors:
+    """The factors of all tensors whose factor is not 1."""
+    found: OldFactors = {}
+    for name, spec in step.plan.groups.specs.items():
+        factor = old_factor(step, spec, factors, tensors[name])
+        if not is_one(factor):
+            found[name] = factor
+    return found
+
+
+def is_one(factor: float | torch.Tensor) -> bool:
+    """Whether a factor changes nothing."""
+    return isinstance(factor, float) and factor == 1.0
+
+
+def stat_factors(factors: Factors) -> dict[str, tuple[float, float]]:
+    """Running mean or variance -> (scale of the norm's input, its ε)."""
+    return {name: value for pair, value in factors.stats.items() for name in pair}
+
+
+def rescaled_stat(spec: TensorSpec, old: torch.Tensor, scale: float, eps: float) -> torch.Tensor:
+    """Running statistics of an input rescaled by s: mean · s, variance · s² less what ε adds.
+
+    (s²σ² + ε) is not s²(σ² + ε); taking the difference out of the variance makes eval mode exact.
+    """
+    if scale == 1.0:
+        return old
+    square = scale * scale
+    return old * scale if spec.kind == "mean" else (square * old - (1 - square) * eps).clamp_min(0)
