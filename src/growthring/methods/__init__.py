@@ -14,12 +14,16 @@ from growthring.methods.base import (
     SearchCost as SearchCost,
     Step as Step,
 )
+from growthring.methods.firefly import FireFly as FireFly, FireFlySplit as FireFlySplit
+from growthring.methods.gradmax import GradMax as GradMax
 from growthring.methods.naive import Random as Random
 from growthring.methods.net2net import Net2Net as Net2Net
 from growthring.methods.paired import Paired as Paired
+from growthring.methods.splitting import Splitting as Splitting
 
 METHODS: dict[str, type[GrowthMethod]] = {
-    method.name: method for method in (Paired, Net2Net, Random)
+    method.name: method
+    for method in (Paired, Net2Net, Splitting, FireFlySplit, FireFly, GradMax, Random)
 }
 
 

@@ -18,10 +18,17 @@ import torch
 
 from growthring.core.axes import Axis, Concat, Fixed, Ref, size
 from growthring.core.variance import Factors
-from growthring.core.widen import normal
+from growthring.core.widen import normal, place_old, widen_constant
 from growthring.graph.groups import TensorSpec
 from growthring.methods.base import Growth, OldFactors, SearchCost, Step
-from growthring.methods.rescale import is_one, old_factor, rescaled_stat, stat_factors
+from growthring.methods.rescale import (
+    constant_of,
+    is_one,
+    old_factor,
+    rescaled_stat,
+    stat_factors,
+)
+from growthring.methods.units import Units
 
 
 @dataclass(frozen=True)
@@ -73,6 +80,19 @@ class UnitMap:
         return result
 
 
+@dataclass(frozen=True)
+class Candidates:
+    """Units that the copies may also be made of, beside the old ones.
+
+    Attributes:
+        widths: of the groups with all candidates.
+        tensors: weight -> its values at those widths; the old entries in it do not count.
+    """
+
+    widths: Mapping[int, int]
+    tensors: Mapping[str, torch.Tensor]
+
+
 class CopyGrowth(Growth):
     """Copies of units, each perhaps moved a little from its original.
 
@@ -80,8 +100,10 @@ class CopyGrowth(Growth):
         step: the growth.
         factors: the rescaling of old tensors that the model's code needs.
         units: which unit each copies.
-        moves: tensor name -> what is added to its grown entries (the directions of a split).
-        cost: of finding the units and moves.
+        directions: weight -> v, in which the copies of its units move.
+        offsets: group -> (width after,), how far along v each unit moves.
+        candidates: new units that the map refers to, with numbers after the old ones'.
+        cost: of finding all that.
         change: why the outputs change, None if they do not.
     """
 
@@ -90,18 +112,24 @@ class CopyGrowth(Growth):
         step: Step,
         factors: Factors,
         units: UnitMap,
-        moves: Mapping[str, torch.Tensor] | None = None,
+        directions: Mapping[str, torch.Tensor] | None = None,
+        offsets: Mapping[int, torch.Tensor] | None = None,
+        candidates: Candidates | None = None,
         cost: SearchCost | None = None,
         change: str | None = None,
     ) -> None:
         self.step, self.factors, self.units = step, factors, units
-        self.moves, self.cost, self.change = moves or {}, cost or SearchCost(), change
+        self._directions, self._offsets = directions or {}, offsets or {}
+        self._candidates = candidates
+        self._between = step.before if candidates is None else candidates.widths
+        self.cost, self.change = cost or SearchCost(), change
 
     def tensors(
         self, old: Mapping[str, torch.Tensor], generator: torch.Generator
     ) -> dict[str, torch.Tensor]:
-        """Copies, with the moves added."""
+        """Copies, moved along their directions."""
         step, stats = self.step, stat_factors(self.factors)
+        widening = Step(step.plan, step.before, self._between, step.mode)
         grown: dict[str, torch.Tensor] = {}
         for name, spec in step.plan.groups.specs.items():
             tensor = old[name].detach()
@@ -112,17 +140,33 @@ class CopyGrowth(Growth):
                 tensor = tensor * factor
             elif not step.changes(spec):
                 continue
+            if self._candidates is not None:
+                tensor = self._with_candidates(widening, spec, tensor)
             new = self._copy(spec, tensor)
-            if name in self.moves:
-                new += self.moves[name].to(new)
+            if name in self._directions:
+                new = new + self._moved(spec, self._copy(spec, self._directions[name].to(new)))
             grown[name] = new
         return grown
+
+    def _with_candidates(self, widening: Step, spec: TensorSpec, old: torch.Tensor) -> torch.Tensor:
+        assert self._candidates is not None
+        layouts = widening.layouts(spec.axes)
+        if spec.name in self._candidates.tensors:
+            new = self._candidates.tensors[spec.name].to(old).clone()
+            place_old(old, new, layouts, 1.0)
+            return new
+        return widen_constant(old, layouts, constant_of(widening, spec) or 0.0)
+
+    def _moved(self, spec: TensorSpec, direction: torch.Tensor) -> torch.Tensor:
+        units = Units(self.step.after, self.step.growing)
+        offsets = torch.cat([self._offsets[group] for group in self.step.growing])
+        return direction * units.spread(offsets, spec.axes[0], direction, 0)
 
     def _copy(self, spec: TensorSpec, old: torch.Tensor) -> torch.Tensor:
         for i, axis in enumerate(spec.axes):
             if not self.step.layouts((axis,))[0].grows:
                 continue
-            found = self.units.copied(axis, self.step.before)
+            found = self.units.copied(axis, self._between)
             old = old.index_select(i, found.source.to(old.device))
             if bool((found.divisor != 1).any()):
                 old = old / _line(found.divisor, old, i)
@@ -137,7 +181,7 @@ class CopyGrowth(Growth):
             for i, axis in enumerate(spec.axes):
                 layout = self.step.layouts((axis,))[0]
                 if layout.grows:
-                    divisor = self.units.copied(axis, self.step.before).divisor[layout.old]
+                    divisor = self.units.copied(axis, self._between).divisor[layout.old]
                     if bool((divisor != 1).any()):
                         factor = factor / _line(divisor, tensor, i)
             if not is_one(factor):
@@ -147,7 +191,12 @@ class CopyGrowth(Growth):
     def add_noise(
         self, grown: Mapping[str, torch.Tensor], noise: float, generator: torch.Generator
     ) -> None:
-        """Moves new units away from their originals: noise on what they are written with."""
+        """Moves new units away from their originals: noise on what they are written with.
+
+        Units that move along directions have parted already.
+        """
+        if self._directions:
+            return
         for name, new in grown.items():
             spec = self.step.plan.groups.specs[name]
             if spec.kind in ("weight", "table", "direct"):
@@ -169,3 +218,31 @@ def add_to_new_rows(
 def _line(values: torch.Tensor, like: torch.Tensor, axis: int) -> torch.Tensor:
     """A vector along one axis of a tensor."""
     return values.to(like).reshape([-1] + [1] * (like.dim() - 1 - axis))
+
+
+def split_map(scores: torch.Tensor, width: int) -> torch.Tensor:
+    """Which unit each unit copies if those with the smallest scores are split; all again where that is too few.
+
+    Args:
+        scores: of the units (n,), the best to split the smallest.
+        width: after the growth.
+
+    >>> split_map(torch.tensor([0.5, -1.0, 0.0]), 5).tolist()
+    [0, 1, 2, 1, 2]
+    """
+    order = torch.argsort(scores, stable=True)
+    rounds = -(-(width - len(scores)) // len(scores))
+    return torch.cat([torch.arange(len(scores)), order.repeat(rounds)])[:width]
+
+
+def split_offsets(source: torch.Tensor) -> torch.Tensor:
+    """How far along its direction each copy goes: +1 and -1, evenly between them where there are more copies.
+
+    >>> split_offsets(torch.tensor([0, 1, 1, 1])).tolist()
+    [0.0, 1.0, 0.0, -1.0]
+    """
+    offsets = torch.zeros(len(source), dtype=torch.float64)
+    for unit, count in enumerate(torch.bincount(source).tolist()):
+        if count > 1:
+            offsets[source == unit] = torch.linspace(1.0, -1.0, count, dtype=torch.float64)
+    return offsets

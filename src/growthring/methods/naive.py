@@ -12,7 +12,8 @@ from torch import nn
 from growthring.core.variance import Factors, Mode
 from growthring.core.widen import normal, place_old, widen_constant
 from growthring.methods.base import Growth, Job, OldFactors, SearchCost, Step
-from growthring.methods.paired import clear_rows, constant_of
+from growthring.methods.paired import clear_rows
+from growthring.methods.rescale import constant_of
 from growthring.plan import Plan
 
 

@@ -21,6 +21,7 @@ from growthring.errors import InputError
 from growthring.graph.groups import TensorSpec
 from growthring.methods.base import CONSTANTS, Growth, Job, OldFactors, SearchCost, Step
 from growthring.methods.rescale import (
+    constant_of,
     is_one,
     old_factor,
     old_factors,
@@ -127,12 +128,6 @@ def _grow(
     new = widen_paired(old, layouts, spec.read, step.std(spec), factor, generator)
     clear_rows(spec, layouts, new)
     return new
-
-
-def constant_of(step: Step, spec: TensorSpec) -> float | None:
-    """What new entries of a tensor hold if they are not drawn: the initialiser's constant, a norm's default."""
-    constant = step.plan.initial[spec.name].constant
-    return CONSTANTS.get(spec.kind) if constant is None else constant
 
 
 def clear_rows(spec: TensorSpec, layouts: list[Layout], new: torch.Tensor) -> None:

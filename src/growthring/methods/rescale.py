@@ -15,7 +15,7 @@ from growthring.core.axes import size
 from growthring.core.variance import Factors, Record, ScaleConflict, forward, preserve, rescaling
 from growthring.graph.groups import TensorSpec
 from growthring.graph.laws import log_ratios
-from growthring.methods.base import OldFactors, Step
+from growthring.methods.base import CONSTANTS, OldFactors, Step
 
 
 def transfer(step: Step, tensors: Mapping[str, torch.Tensor], hold_norms: bool = False) -> Factors:
@@ -111,3 +111,9 @@ def rescaled_stat(spec: TensorSpec, old: torch.Tensor, scale: float, eps: float)
         return old
     square = scale * scale
     return old * scale if spec.kind == "mean" else (square * old - (1 - square) * eps).clamp_min(0)
+
+
+def constant_of(step: Step, spec: TensorSpec) -> float | None:
+    """What new entries of a tensor hold if they are not drawn: the initialiser's constant, a norm's default."""
+    constant = step.plan.initial[spec.name].constant
+    return CONSTANTS.get(spec.kind) if constant is None else constant

@@ -1,0 +1,109 @@
+"""Search: what methods that try things on data share: batches, the loss, what it all costs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from growthring.costs import num_examples
+from growthring.errors import GrowthStepError, InputError
+from growthring.methods.base import Job, SearchCost
+
+_EMPTY = "batches= gave no batch to search on."
+
+
+class Search:
+    """Goes over batches and counts what that costs.
+
+    FLOPs are counted by torch on the first batch of each phase, forward and backward as they are, and
+    taken to go with the number of examples.
+
+    Args:
+        job: has the batches and the loss.
+    """
+
+    def __init__(self, job: Job) -> None:
+        assert job.batches is not None and job.loss is not None  # the Grower sees to it
+        self._batches, self._loss = job.batches, job.loss
+        self.cost = SearchCost()
+
+    def loss(self, outputs: Any, targets: Any) -> Tensor:
+        """The task's loss."""
+        found = self._loss(outputs, targets)
+        if not isinstance(found, Tensor) or found.dim() != 0:
+            raise InputError("loss(outputs, targets) must return a scalar tensor.")
+        if not math.isfinite(float(found.detach())):
+            raise GrowthStepError(
+                f"the loss is {float(found.detach())} while searching for new units; nothing was changed."
+            )
+        return found
+
+    def batch_size(self) -> int:
+        """Examples in the first batch."""
+        for inputs, _ in self._some(1):
+            return num_examples(inputs)
+        raise InputError(_EMPTY)
+
+    def over(self, steps: int | None, act: Callable[[Any, Any], None]) -> int:
+        """Calls `act(inputs, targets)` on so many batches (None: one pass); returns how many there were."""
+        counted, per_example, number = 0, 0.0, 0
+        for inputs, targets in self._some(steps):
+            size = num_examples(inputs)
+            if number == 0:
+                with FlopCounterMode(display=False) as counter:
+                    act(inputs, targets)
+                per_example = counter.get_total_flops() / size
+            else:
+                act(inputs, targets)
+            counted, number = counted + size, number + 1
+        if number == 0:
+            raise InputError(_EMPTY)
+        self.cost.flops += per_example * counted
+        self.cost.examples += counted
+        return number
+
+    def _some(self, steps: int | None) -> Iterator[Any]:
+        """Batches from the start; from the start again where the data has fewer."""
+        left = math.inf if steps is None else steps
+        while left > 0:
+            seen = 0
+            for batch in self._batches:
+                yield _pair(batch)
+                seen, left = seen + 1, left - 1
+                if left <= 0:
+                    return
+            if steps is None or not seen:
+                return
+
+
+def _pair(batch: Any) -> tuple[Any, Any]:
+    if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+        raise InputError(f"batches= must give (inputs, targets); it gave a {type(batch).__name__}.")
+    return batch[0], batch[1]
+
+
+def uniform(like: Tensor, bound: float, generator: torch.Generator) -> Tensor:
+    """U(-bound, bound), drawn on the generator's device."""
+    drawn = torch.empty(like.shape, dtype=torch.float32, device=generator.device)
+    return drawn.uniform_(-bound, bound, generator=generator).to(like)
+
+
+def rmsprop(parameters: list[Tensor], rate: float) -> torch.optim.RMSprop:
+    """The optimizer of the reference implementations' local searches."""
+    return torch.optim.RMSprop(parameters, lr=rate, alpha=0.9, momentum=0.1)
+
+
+def check_positive(method: Any, *names: str, zero: bool = False) -> None:
+    """Refuses hyperparameters that are not positive numbers (or 0, if that is allowed); None is a default."""
+    for name in names:
+        value = getattr(method, name)
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if value is not None and not (is_number and (value > 0 or (zero and value == 0))):
+            raise InputError(
+                f"{name}={value!r} of method '{method.name}' is not a positive number."
+            )

@@ -1,0 +1,46 @@
+"""Twins of a model to try things on: the model itself is never touched."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor, nn
+
+from growthring.core.widen import widen_constant
+from growthring.graph.skeleton import copy_with, follow_attributes, named_tensors
+from growthring.methods.base import Job, Step
+from growthring.methods.rescale import constant_of
+from growthring.plan import built
+
+
+def searching_twin(model: nn.Module) -> nn.Module:
+    """A copy of the model that shares its tensors, in eval mode and without gradients of its own."""
+    twin = copy_with(model, {n: t.detach() for n, t in named_tensors(model).items()})
+    return twin.eval().requires_grad_(False)
+
+
+def widened_twin(job: Job, step: Step, given: Mapping[str, Tensor]) -> nn.Module:
+    """A copy of the model at the widths after a step, in eval mode and without gradients.
+
+    Args:
+        job: has the model.
+        step: from the model's widths to the twin's.
+        given: tensors at the widths of the twin; others get the constants that new entries start with.
+    """
+    plan, tensors = job.step.plan, {}
+    for name, tensor in named_tensors(job.model).items():
+        spec = plan.groups.specs.get(name)
+        if name in given:
+            tensors[name] = given[name]
+        elif spec is not None and step.changes(spec):
+            constant = constant_of(step, spec) or 0.0
+            tensors[name] = widen_constant(tensor.detach(), step.layouts(spec.axes), constant)
+        else:
+            tensors[name] = tensor.detach()
+    if plan.build is None:
+        twin = copy_with(job.model, tensors)
+        follow_attributes(twin, plan.groups.attributes, step.before, step.after)
+    else:
+        names = {g.name: step.after[g.key] for g in plan.groups.growable}
+        twin = built(plan.build, names, tensors)
+    return twin.eval().requires_grad_(False)
