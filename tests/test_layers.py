@@ -23,6 +23,7 @@ LEVELS: list[set[str]] = [
     {"body", "outcome"},
     {"grower"},
     {"train"},
+    {"compare"},
     {"demo"},
     {"cli"},
     {"__init__", "__main__"},

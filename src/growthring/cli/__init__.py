@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from growthring.cli import inspect, plan, report, train
+from growthring.cli import compare, inspect, plan, report, train
 from growthring.errors import GrowthError
 from growthring.train import Interrupted
 
@@ -48,6 +48,6 @@ def _parser() -> argparse.ArgumentParser:
         version = "(not installed)"
     parser.add_argument("--version", action="version", version=f"growthring {version}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for command in (inspect, plan, train, report):
+    for command in (inspect, plan, train, compare, report):
         command.add(commands)
     return parser

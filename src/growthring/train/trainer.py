@@ -105,6 +105,7 @@ class Trainer:
         self._cadence = (checkpoint_steps, checkpoint_minutes * 60, keep)
         self._log_rates, self._source, self._tensorboard = log_rates, source or {}, tensorboard
         check(recipe)
+        self._memory = PeakMemory(self.device)  # before there is a model, which counts
         if keep < 1 or (checkpoint_steps is not None and checkpoint_steps < 1):
             raise InputError(
                 f"keep={keep!r}, checkpoint_steps={checkpoint_steps!r}: both are at least 1."
@@ -152,7 +153,6 @@ class Trainer:
     def fit(self) -> Result:
         """Trains from where the run is to its end; Ctrl-C finishes the step, saves and raises `Interrupted`."""
         with RunLock(self.out), JsonLines(self.out / "metrics.jsonl") as self._log:
-            self._memory = PeakMemory(self.device)
             self._begin()
             with self._interrupt:
                 while self.totals.stage < self.plan.num_stages:

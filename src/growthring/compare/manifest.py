@@ -1,0 +1,200 @@
+"""The manifest: what a folder compares, kept by all processes that work on it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from growthring.checkpoint import RunLock, RunLockedError, read_json, write_json
+from growthring.compare.contenders import FIXED, MATCHED, Contender
+from growthring.errors import InputError
+from growthring.train import Recipe
+from growthring.train.recipe import differences
+
+FILE = "comparison.json"
+CLOCKS = {"wall": "seconds", "cpu": "cpu_seconds"}  # and where a result has that time
+_PATIENCE = 60.0  # seconds; the lock is held for milliseconds
+
+
+@dataclass(frozen=True)
+class Decision:
+    """How long a matched fixed-size training lasts, decided once from runs of the first seed.
+
+    Attributes:
+        epochs: N = ⌈share · epochs⌉.
+        share: cost of the matched contender over that of fixed-size training.
+        of: the matched contender.
+        runs: folder with the runs; that of another row if it has as many epochs.
+    """
+
+    epochs: int
+    share: float
+    of: str
+    runs: str
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A contender in the manifest, and how many seeds of it were asked for."""
+
+    settings: tuple[str, ...]
+    text: str
+    seeds: int
+    epochs: int | None  # None while they are not decided
+    fixed: bool
+    grows: bool
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a folder compares.
+
+    Attributes:
+        recipe: how the recipe was named; None in a comparison without the command line.
+        changes: what `--set` changed of it.
+        settings: the recipe that all contenders change, without the seed.
+        clock: "wall" or "cpu".
+        match: the contender whose cost is matched; None if none grows.
+        contenders: by name, in the order of rows, without the matched fixed-size ones.
+        decisions: for the matched fixed-size trainings, as soon as they are made.
+        machine: where it began.
+    """
+
+    recipe: str | None
+    changes: tuple[str, ...]
+    settings: Mapping[str, Any]
+    clock: str
+    match: str | None
+    contenders: Mapping[str, Entry]
+    decisions: Mapping[str, Decision] = field(default_factory=dict)
+    machine: str = ""
+
+    @property
+    def epochs(self) -> int:
+        """Of the recipe."""
+        return int(self.settings["epochs"])
+
+    @property
+    def seeds(self) -> int:
+        """The most seeds of any contender."""
+        return max((entry.seeds for entry in self.contenders.values()), default=0)
+
+    def entries(self) -> dict[str, Entry]:
+        """All rows: the matched fixed-size trainings follow the fixed one."""
+        rows: dict[str, Entry] = {}
+        for name, entry in self.contenders.items():
+            rows[name] = entry
+            if name == FIXED and self.match is not None:
+                for matched in MATCHED:
+                    rows[matched] = self._matched(matched, entry.seeds)
+        return rows
+
+    def folder(self, name: str, seed: int) -> str:
+        """Where a run is, relative to the comparison."""
+        decision = self.decisions.get(name)
+        return f"{name if decision is None else decision.runs}/seed-{seed}"
+
+    def _matched(self, name: str, seeds: int) -> Entry:
+        decision = self.decisions.get(name)
+        epochs = None if decision is None else decision.epochs
+        settings = () if epochs is None else matched_settings(epochs)
+        what = "FLOPs" if name == MATCHED[0] else "seconds"
+        text = f"full size for as many epochs as cost the {what} of {self.match}"
+        return Entry(settings, text, seeds, epochs, fixed=True, grows=False)
+
+
+def matched_settings(epochs: int) -> tuple[str, ...]:
+    """Settings of a fixed-size training that ends, its cosine included, after so many epochs."""
+    return ("fixed=true", f"epochs={epochs}")
+
+
+def base_settings(recipe: Recipe) -> dict[str, Any]:
+    """The settings that all runs share before the contenders' changes."""
+    return {key: value for key, value in recipe.as_dict().items() if key != "seed"}
+
+
+def read_manifest(out: Path) -> Manifest | None:
+    """The manifest of a folder, or None if there is none yet."""
+    path = out / FILE
+    if not path.exists():
+        return None
+    found = read_json(path)
+    try:
+        contenders = {
+            name: Entry(**{**entry, "settings": tuple(entry["settings"])})
+            for name, entry in found["contenders"].items()
+        }
+        decisions = {name: Decision(**d) for name, d in found["decisions"].items()}
+        rest = {key: found[key] for key in ("recipe", "settings", "clock", "match", "machine")}
+        return Manifest(
+            changes=tuple(found["changes"]), contenders=contenders, decisions=decisions, **rest
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"'{path}' is not the manifest of a comparison ({error!r}).") from error
+
+
+def merge(new: Manifest, old: Manifest | None) -> Manifest:
+    """What two commands on one folder ask for together.
+
+    Raises:
+        InputError: they compare different things; the differences are named.
+    """
+    if old is None:
+        return new
+    changed = differences(old.settings, new.settings)
+    if old.clock != new.clock:
+        changed.append(f"clock: {old.clock!r} -> {new.clock!r}")
+    if old.match is not None and new.match != old.match:
+        changed.append(f"match: {old.match!r} -> {new.match!r}")
+    for name, entry in new.contenders.items():
+        before = old.contenders.get(name)
+        if before is not None and before.settings != entry.settings:
+            changed.append(f"{name}: {list(before.settings)} -> {list(entry.settings)}")
+    if changed:
+        raise InputError(
+            f"the folder holds a comparison with other settings ({'; '.join(changed)}). Give this one another "
+            "folder."
+        )
+    contenders = dict(new.contenders)
+    for name, entry in old.contenders.items():
+        now = contenders.setdefault(name, entry)
+        contenders[name] = replace(now, seeds=max(now.seeds, entry.seeds))
+    return replace(
+        new, contenders=contenders, decisions=old.decisions, machine=old.machine or new.machine
+    )
+
+
+def entry_of(contender: Contender, recipe: Recipe, seeds: int) -> Entry:
+    """A contender as the manifest has it."""
+    own = contender.recipe(recipe, seed=0)
+    grows = not (own.fixed or own.small)
+    return Entry(contender.settings, contender.text, seeds, own.epochs, own.fixed, grows)
+
+
+def write_manifest(out: Path, manifest: Manifest) -> None:
+    """Writes it, whole or not at all; hold `manifest_lock` from reading to writing."""
+    write_json(out / FILE, dataclasses.asdict(manifest))
+
+
+@contextlib.contextmanager
+def manifest_lock(out: Path) -> Iterator[None]:
+    """While it is entered no other process changes the manifest, so that no decision is lost."""
+    lock = RunLock(out / ".locks" / "manifest")
+    end = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            lock.acquire()
+            break
+        except RunLockedError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.02)
+    try:
+        yield
+    finally:
+        lock.release()

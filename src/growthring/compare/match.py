@@ -1,0 +1,79 @@
+"""Fixed-size trainings at the cost of another contender: how many epochs that is."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from growthring.compare.contenders import FIXED, MATCHED, Contender
+from growthring.compare.manifest import (
+    CLOCKS,
+    Decision,
+    Entry,
+    Manifest,
+    entry_of,
+    manifest_lock,
+    read_manifest,
+    write_manifest,
+)
+from growthring.compare.rows import read_result
+from growthring.errors import InputError
+from growthring.html.values import number
+from growthring.train import Recipe
+
+
+def matched_epochs(share: float, epochs: int) -> int:
+    """Epochs of full-size training that cost at least a share of all; rounded up, in its favour.
+
+    >>> matched_epochs(0.51, 30), matched_epochs(0.5, 30), matched_epochs(0.001, 30)
+    (16, 15, 1)
+    """
+    return max(1, math.ceil(share * epochs - 1e-9))  # 0.1 · 30 is a little more than 3
+
+
+def decide(out: Path) -> Manifest:
+    """Decides what can be decided by now, once and for all processes, and returns the manifest.
+
+    The shares are those of the first seed, so that the other seeds train for as many epochs.
+    """
+    with manifest_lock(out):
+        manifest = read_manifest(out)
+        assert manifest is not None
+        if manifest.match is None or len(manifest.decisions) == len(MATCHED):
+            return manifest
+        fixed = read_result(out / manifest.folder(FIXED, 0))
+        other = read_result(out / manifest.folder(manifest.match, 0))
+        decisions = dict(manifest.decisions)
+        for name, key in zip(MATCHED, ("flops", CLOCKS[manifest.clock]), strict=True):
+            whole, cost = number(fixed.get(key)), number(other.get(key))
+            if name in decisions or not whole or not cost:
+                continue
+            epochs = matched_epochs(cost / whole, manifest.epochs)
+            # The same settings need no second run.
+            same = {decision.epochs: decision.runs for decision in decisions.values()}
+            runs = {**same, manifest.epochs: FIXED}.get(epochs, name)
+            decisions[name] = Decision(epochs, cost / whole, manifest.match, runs)
+        if decisions != manifest.decisions:
+            manifest = dataclasses.replace(manifest, decisions=decisions)
+            write_manifest(out, manifest)
+        return manifest
+
+
+def choose_match(
+    asked: str | None, contenders: Sequence[Contender], recipe: Recipe, old: Manifest | None
+) -> str | None:
+    """The contender whose cost is matched, if any grows."""
+    entries: dict[str, Entry] = dict(old.contenders) if old is not None else {}
+    entries |= {c.name: entry_of(c, recipe, 1) for c in contenders}
+    if asked is not None:
+        if asked not in entries or entries[asked].fixed:
+            able = [name for name, entry in entries.items() if not entry.fixed]
+            listed = ", ".join(able) or "none that can be matched"
+            raise InputError(f"--match {asked}: the contenders are {listed}.")
+        return asked
+    if old is not None and old.match is not None:
+        return old.match
+    growing = [name for name, entry in entries.items() if entry.grows]
+    return "paired" if "paired" in growing else next(iter(growing), None)

@@ -1,0 +1,55 @@
+"""The files of a comparison: table, results, plot and page, made from its manifest and its runs alone."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from growthring.checkpoint import write_json, write_text
+from growthring.compare.manifest import Manifest, read_manifest
+from growthring.compare.page import render
+from growthring.compare.plot import plot
+from growthring.compare.rows import Row, read_rows
+from growthring.compare.table import markdown
+from growthring.errors import InputError
+
+
+def write_outputs(out: str | Path, with_page: bool = True) -> list[Row]:
+    """Writes table.md, results.json, accuracy-cost.svg and report.html from the runs that are finished.
+
+    Args:
+        out: folder of the comparison.
+        with_page: whether report.html is written too, which reads all metrics.
+
+    Returns:
+        The rows of the table.
+    """
+    out = Path(out)
+    manifest = manifest_of(out)
+    rows = read_rows(out, manifest)
+    write_json(out / "results.json", results(rows, manifest))
+    write_text(out / "table.md", markdown(rows, manifest))
+    write_text(out / "accuracy-cost.svg", plot(rows, manifest.clock) + "\n")
+    if with_page:
+        write_text(out / "report.html", render(out, rows, manifest))
+    return rows
+
+
+def manifest_of(out: Path) -> Manifest:
+    """The manifest of a folder that holds a comparison."""
+    manifest = read_manifest(out)
+    if manifest is None:
+        raise InputError(f"'{out}' holds no comparison: there is no comparison.json in it.")
+    return manifest
+
+
+def results(rows: Sequence[Row], manifest: Manifest) -> dict[str, Any]:
+    """Everything about a comparison as one JSON object; paths are relative to its folder."""
+    found = dataclasses.asdict(manifest)
+    return {
+        **{key: found[key] for key in ("recipe", "changes", "settings", "clock", "machine")},
+        **{"match": found["match"], "decisions": found["decisions"], "seeds": manifest.seeds},
+        "rows": [row.as_dict() for row in rows],
+    }

@@ -1,0 +1,190 @@
+"""Rows: what each contender reached and what it cost, read from the folders of its runs."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from growthring.checkpoint import CheckpointError, read_json
+from growthring.compare.contenders import FIXED
+from growthring.compare.manifest import CLOCKS, Entry, Manifest
+from growthring.html import Spread
+from growthring.html.values import mapping, number
+
+FAILED = "failed.json"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One contender over its finished seeds; shares are relative to the mean of `fixed`.
+
+    Attributes:
+        name, text, settings: of the contender.
+        fixed: whether it is of full size from the start.
+        epochs: of its training; None while they are not decided.
+        asked: how many seeds were asked for.
+        seeds: those that are finished.
+        runs: their folders, relative to the comparison.
+        accuracy, loss: on the test data.
+        flops_share, seconds_share: cost over that of `fixed`; seconds by the comparison's clock.
+        seconds: of training, by that clock.
+        memory: peak memory in bytes, and as `memory_share` over that of `fixed`.
+        search_share: FLOPs that the growing method spent on its own optimisation, over all of the run.
+        state: empty if all is finished; else what is missing or failed.
+        values: what the means are of, as lists over `seeds`.
+        machines: where the runs ran.
+    """
+
+    name: str
+    text: str
+    settings: tuple[str, ...]
+    fixed: bool
+    epochs: int | None
+    asked: int
+    seeds: tuple[int, ...]
+    runs: tuple[str, ...]
+    accuracy: Spread | None
+    loss: Spread | None
+    flops_share: Spread | None
+    seconds_share: Spread | None
+    seconds: Spread | None
+    memory: Spread | None
+    memory_share: Spread | None
+    search_share: Spread | None
+    state: str
+    values: Mapping[str, list[float | None]] = field(default_factory=dict)
+    machines: tuple[str, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """The row as JSON can hold it."""
+        return asdict(self)
+
+
+def spread(values: Iterable[float | None]) -> Spread | None:
+    """Mean and sample standard deviation (over n − 1) of the values that are there.
+
+    >>> spread([1.0, None, 3.0])
+    Spread(mean=2.0, deviation=1.4142135623730951)
+    >>> spread([None]), spread([0.5])
+    (None, Spread(mean=0.5, deviation=None))
+    """
+    found = [value for value in values if value is not None]
+    if not found:
+        return None
+    return Spread(statistics.fmean(found), statistics.stdev(found) if len(found) > 1 else None)
+
+
+def read_rows(out: Path, manifest: Manifest) -> list[Row]:
+    """The rows of a comparison as far as its runs are finished."""
+    fixed = manifest.contenders.get(FIXED)
+    clock = CLOCKS[manifest.clock]
+    base: dict[str, float] = {}
+    if fixed is not None:
+        found = [read_result(out / manifest.folder(FIXED, s)) for s in range(fixed.seeds)]
+        for key in ("flops", clock, "peak_memory"):
+            whole = spread(number(result.get(key)) for result in found)
+            if whole is not None and whole.mean > 0:
+                base[key] = whole.mean
+    return [_row(out, manifest, name, entry, base) for name, entry in manifest.entries().items()]
+
+
+def _row(out: Path, manifest: Manifest, name: str, entry: Entry, base: Mapping[str, float]) -> Row:
+    folders = {seed: manifest.folder(name, seed) for seed in range(entry.seeds)}
+    results = {
+        seed: result
+        for seed, folder in folders.items()
+        if entry.epochs is not None and (result := read_result(out / folder))
+    }
+    clock = CLOCKS[manifest.clock]
+
+    def values(key: str) -> list[float | None]:
+        return [number(result.get(key)) for result in results.values()]
+
+    def share(key: str) -> Spread | None:
+        whole = base.get(key)
+        return spread(v / whole for v in values(key) if v is not None) if whole else None
+
+    search = [
+        s / f if s and f else None
+        for s, f in zip(values("search_flops"), values("flops"), strict=True)
+    ]
+    configs = [_read(out / folders[seed], "config.json") for seed in results]
+    return Row(
+        name=name,
+        text=entry.text,
+        settings=entry.settings,
+        fixed=entry.fixed,
+        epochs=entry.epochs,
+        asked=entry.seeds,
+        seeds=tuple(results),
+        runs=tuple(folders[seed] for seed in results),
+        accuracy=spread(values("test_accuracy")),
+        loss=spread(values("test_loss")),
+        flops_share=_exact(share("flops")),
+        seconds_share=share(clock),
+        seconds=spread(values(clock)),
+        memory=spread(values("peak_memory")),
+        memory_share=share("peak_memory"),
+        search_share=_exact(spread(search)),
+        state=_state(out, manifest, name, entry, results),
+        values={
+            key: values(key)
+            for key in (
+                *("test_accuracy", "test_loss", "flops", "seconds", "cpu_seconds"),
+                *("peak_memory", "search_flops"),
+            )
+        },
+        machines=tuple(dict.fromkeys(str(config.get("machine", "")) for config in configs)),
+    )
+
+
+def _state(
+    out: Path, manifest: Manifest, name: str, entry: Entry, results: Mapping[int, Any]
+) -> str:
+    """What is missing, in words; a failure says why."""
+    failures = {}
+    for seed in range(entry.seeds):
+        failure = _read(out / manifest.folder(name, seed), FAILED)
+        if seed not in results and failure:
+            failures[seed] = str(failure.get("message", "no reason is known"))
+    if failures:
+        which = (
+            "" if len(failures) == entry.seeds else f" in {len(failures)} of {entry.seeds} seeds"
+        )
+        return f"failed{which}: {next(iter(failures.values()))}"
+    if len(results) == entry.seeds:
+        return ""
+    if entry.epochs is None:
+        return _why_undecided(out, manifest, manifest.match or "")
+    return f"{len(results)} of {entry.seeds} seeds finished" if results else "not finished"
+
+
+def _why_undecided(out: Path, manifest: Manifest, match: str) -> str:
+    for needed in (FIXED, match):
+        folder = out / manifest.folder(needed, 0)
+        if not read_result(folder):
+            is_failed = bool(_read(folder, FAILED))
+            return f"no cost to match: '{needed}' {'failed' if is_failed else 'is not finished'}"
+    return f"no cost to match: '{match}' did not record it"
+
+
+def read_result(folder: Path) -> dict[str, Any]:
+    """What a run came to; empty if it is not finished."""
+    return _read(folder, "result.json")
+
+
+def _read(folder: Path, name: str) -> dict[str, Any]:
+    """A JSON object, or an empty one where there is none that can be read."""
+    try:
+        return mapping(read_json(folder / name))
+    except CheckpointError:
+        return {}
+
+
+def _exact(share: Spread | None) -> Spread | None:
+    """Drops a deviation that is only rounding: FLOPs are counted, and seeds cost the same."""
+    alike = share is not None and (share.deviation or 0.0) <= 1e-6 * abs(share.mean)
+    return Spread(share.mean) if share is not None and alike else share

@@ -1,0 +1,131 @@
+"""The table of a comparison, for the terminal and as Markdown, and the notes below it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from growthring.compare.contenders import FIXED, MATCHED
+from growthring.compare.manifest import Manifest
+from growthring.compare.rows import Row
+from growthring.html import Spread
+from growthring.html.summary import printable
+
+NOTHING = "–"
+_LONGEST_STATE = 100
+
+
+def by_loss(rows: Sequence[Row]) -> bool:
+    """Whether the quality is the test loss, as no run has an accuracy."""
+    return all(row.accuracy is None for row in rows) and any(row.loss for row in rows)
+
+
+def cells(rows: Sequence[Row], clock: str = "wall") -> list[list[str]]:
+    """The table as texts, its head first; columns that would be empty are left out.
+
+    A row has the accuracy in % with its deviation and number of seeds, FLOPs and seconds in % of `fixed`.
+    """
+    loss = by_loss(rows)
+    columns: list[tuple[str, Callable[[Row], str]]] = [
+        ("contender", lambda row: printable(row.name)),
+        ("epochs", lambda row: NOTHING if row.epochs is None else str(row.epochs)),
+        (
+            "test loss" if loss else "accuracy %",
+            lambda row: _plain(row.loss) if loss else _percent(row.accuracy, 2),
+        ),
+        ("n", lambda row: str(len(row.seeds))),
+        ("FLOPs %", lambda row: _percent(row.flops_share, 1)),
+        (
+            f"{'CPU ' if clock == 'cpu' else ''}seconds %",
+            lambda row: _percent(row.seconds_share, 1),
+        ),
+        ("memory MB", lambda row: _megabytes(row.memory)),
+        (
+            "of fixed",
+            lambda row: NOTHING if row.memory_share is None else f"{row.memory_share.mean:.2f}×",
+        ),
+        ("search %", lambda row: _percent(row.search_share, 1)),
+        ("state", lambda row: _state(row.state)),
+    ]
+    optional = {"memory MB", "of fixed", "search %", "state"}
+    lines = [[title, *map(cell, rows)] for title, cell in columns]
+    kept = [c for c in lines if c[0] not in optional or any(v not in (NOTHING, "") for v in c[1:])]
+    return [list(line) for line in zip(*kept, strict=True)]
+
+
+def format_table(rows: Sequence[Row], clock: str = "wall") -> str:
+    """The table for the terminal.
+
+    >>> from growthring.html import Spread
+    >>> costs = [Spread(0.529), Spread(0.61, 0.02), Spread(31.0), None, None, None]
+    >>> row = Row(
+    ...     *("paired", "", (), False, 30, 3, (0, 1, 2), ()), Spread(0.978, 0.002), None, *costs, ""
+    ... )
+    >>> print(format_table([row]))
+    contender  epochs    accuracy %  n  FLOPs %   seconds %
+    paired         30  97.80 ± 0.20  3     52.9  61.0 ± 2.0
+    """
+    lines = cells(rows, clock)
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    left = {0} | {i for i, title in enumerate(lines[0]) if title == "state"}
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if i in left else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    )
+
+
+def markdown(rows: Sequence[Row], manifest: Manifest) -> str:
+    """The table and its notes as Markdown."""
+    lines = [[cell.replace("|", "\\|") for cell in line] for line in cells(rows, manifest.clock)]
+    rule = ["---:" if title not in ("contender", "state") else "---" for title in lines[0]]
+    table = [f"| {' | '.join(line)} |" for line in (lines[0], rule, *lines[1:])]
+    told = [f"- {note}" for note in notes(rows, manifest)]
+    title = f"# {manifest.settings.get('name', 'comparison')}"
+    return "\n".join([title, "", *table, "", *told, ""])
+
+
+def notes(rows: Sequence[Row], manifest: Manifest) -> list[str]:
+    """What the numbers mean, and how the epochs of the matched trainings came about."""
+    clock = "of the processor" if manifest.clock == "cpu" else "by the clock"
+    found = [
+        f"FLOPs and seconds ({clock}, of training and growing) are in % of the mean of {FIXED}."
+    ]
+    if any(len(row.seeds) > 1 for row in rows):
+        found.append("± is the sample standard deviation over seeds.")
+    for name, what in zip(MATCHED, ("FLOPs", "seconds"), strict=True):
+        decision = manifest.decisions.get(name)
+        if decision is not None:
+            found.append(
+                f"{name} is {FIXED} with a schedule of {decision.epochs} epochs ({FIXED}: {manifest.epochs}): "
+                f"as many as cost the {what} of {decision.of} ({100 * decision.share:.1f} % in the first "
+                "seed), rounded up, which favours full size."
+            )
+    if any(row.memory for row in rows):
+        found.append("Memory is the peak above what the process used before the run.")
+    machines = {machine for row in rows for machine in row.machines}
+    if len(machines) > 1:
+        listed = "; ".join(sorted(machines))
+        found.append(f"The runs are from different machines ({listed}): seconds do not compare.")
+    changes = f" with {', '.join(manifest.changes)}" if manifest.changes else ""
+    recipe = manifest.recipe or manifest.settings.get("name")
+    found.append(f"Recipe: {recipe}{changes}. Machine: {manifest.machine}.")
+    return found
+
+
+def _percent(share: Spread | None, digits: int) -> str:
+    return NOTHING if share is None else share.percent(digits).removesuffix(" %")
+
+
+def _plain(value: Spread | None) -> str:
+    return NOTHING if value is None else value.plain()
+
+
+def _megabytes(memory: Spread | None) -> str:
+    return NOTHING if memory is None else f"{memory.mean / 1e6:,.1f}"
+
+
+def _state(state: str) -> str:
+    first = " ".join(state.split())
+    return first if len(first) <= _LONGEST_STATE else f"{first[: _LONGEST_STATE - 1]}…"
