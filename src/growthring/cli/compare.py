@@ -9,8 +9,7 @@ from pathlib import Path
 import torch
 
 from growthring.checkpoint.jsontext import dumps
-from growthring.cli.common import Commands, add_recipe, recipe_of
-from growthring.cli.train import _absolute
+from growthring.cli.common import Commands, absolute_recipe, add_recipe, recipe_of
 from growthring.compare import (
     DEFAULT,
     KNOWN,
@@ -143,7 +142,7 @@ def _comparison(arguments: argparse.Namespace) -> Comparison:
         retry=arguments.retry,
         progress=Silence() if arguments.quiet else Progress(),
         source={
-            "recipe": _absolute(arguments.recipe),
+            "recipe": absolute_recipe(arguments.recipe),
             "settings": arguments.settings,
             "data": data,
         },

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from growthring.checkpoint import load_weights, read_checkpoint, read_json, save_weights
-from growthring.cli.common import Commands, add_recipe, recipe_of
+from growthring.cli.common import Commands, absolute_recipe, add_recipe, recipe_of
 from growthring.errors import InputError
 from growthring.train import RECIPES, Progress, Recipe, Silence, Trainer, change, load_recipe
 
@@ -88,7 +88,7 @@ def _train(arguments: argparse.Namespace) -> None:
         if arguments.fixed:
             recipe = dataclasses.replace(recipe, fixed=True)
         source = {
-            "recipe": _absolute(arguments.recipe),
+            "recipe": absolute_recipe(arguments.recipe),
             "settings": arguments.settings,
             "fixed": arguments.fixed,
             "data": None
@@ -113,13 +113,6 @@ def _train(arguments: argparse.Namespace) -> None:
         f"{trainer.out}: {accuracy}{result.flops_share:.1%} of the FLOPs of fixed-size training, "
         f"{result.seconds:.0f} s of training"
     )
-
-
-def _absolute(recipe: str) -> str:
-    """A recipe's name, or its file with the whole path, so that a run can be resumed from anywhere."""
-    path, separator, function = recipe.rpartition(":")
-    is_file = separator and path.endswith(".py")
-    return f"{Path(path).resolve()}:{function}" if is_file else recipe
 
 
 def _resumed(arguments: argparse.Namespace, common: dict[str, Any]) -> Trainer:

@@ -25,7 +25,7 @@ from growthring.core.axes import Axis, Fixed, Product
 from growthring.errors import GrowthStepError
 from growthring.graph.trace import output_tensors, split_inputs
 from growthring.methods.base import Job
-from growthring.methods.contractions import Call, Contractions, names_of
+from growthring.methods.contractions import Call, Contractions
 from growthring.methods.units import Units
 
 _SLACK = 1e3  # machine epsilons that splitting by nothing may change the outputs by
@@ -54,7 +54,7 @@ class Branches(Contractions):
         is_new: Tensor | None = None,
         replaced: Mapping[Any, Callable[..., Any]] | None = None,
     ) -> None:
-        super().__init__(job.step.plan.groups.specs, names_of(model), job.step.growing)
+        super().__init__(job.step.plan.groups, model, job.step.growing)
         self._model, self._units, self._directions = model, units, directions
         self._gates, self._is_new, self._replaced = gates, is_new, replaced or {}
         self._num = 2 if gates is None else 3
@@ -90,7 +90,7 @@ class Branches(Contractions):
 
     def contract(self, call: Call) -> Tensor:
         """Z of the averaged branches, ± v∗x."""
-        if call.groups > 1 and not self.reads(call.spec):  # depthwise: each branch by itself
+        if self.passes_on(call):  # each branch by itself
             return call.run(call.inputs, call.weight, call.bias)
         parts = call.inputs.chunk(self._num)
         x = self._joined(call, parts) if self.reads(call.spec) else parts[0]

@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from growthring.core.axes import refs
 from growthring.errors import InputError
-from growthring.graph.groups import TensorSpec
+from growthring.graph.groups import TensorSpec, WidthGroups
 from growthring.graph.trace import split_inputs
 from growthring.methods.net2net import refuse_tied
 from growthring.methods.twins import searching_twin
@@ -72,16 +72,23 @@ class Contractions(TorchFunctionMode):
     """Shows `contract` the convolutions and linear layers that read or write a width that grows.
 
     Args:
-        specs: of the weights, by name.
-        names: id of a parameter -> its name.
+        groups: of the model.
+        model: that will run, at whatever widths.
         growing: the groups that grow.
     """
 
-    def __init__(
-        self, specs: Mapping[str, TensorSpec], names: Mapping[int, str], growing: Iterable[int]
-    ) -> None:
+    def __init__(self, groups: WidthGroups, model: nn.Module, growing: Iterable[int]) -> None:
         super().__init__()
-        self._specs, self._names, self.growing = specs, names, frozenset(growing)
+        self._specs, self.growing = groups.specs, frozenset(growing)
+        self._names = {id(p): name for name, p in model.named_parameters()}
+        # a depthwise convolution of a single unit is called like any other, but its module knows
+        self._filters = {
+            f"{path}.weight".lstrip(".") for path, name in groups.attributes if name == "groups"
+        }
+
+    def passes_on(self, call: Call) -> bool:
+        """Whether each unit is filtered by itself (depthwise), so that units are passed on and not mixed."""
+        return (call.groups > 1 or call.spec.name in self._filters) and not self.reads(call.spec)
 
     def contract(self, call: Call) -> Tensor:
         """What the call returns."""
@@ -130,8 +137,8 @@ class Contractions(TorchFunctionMode):
 class _Witness(Contractions):
     """Takes down which weights are used in a way that is understood."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
+    def __init__(self, groups: WidthGroups, model: nn.Module, growing: Iterable[int]) -> None:
+        super().__init__(groups, model, growing)
         self.calls: dict[str, list[Call]] = {}
 
     def contract(self, call: Call) -> Tensor:
@@ -171,7 +178,7 @@ def understood_calls(method: str, plan: Plan, model: nn.Module) -> dict[str, lis
         if odd:
             raise refuse(f"the units of '{names[odd[0]]}' are multiplied by each other (attention)")
     twin = searching_twin(model)
-    witness = _Witness(groups.specs, names_of(twin), growing)
+    witness = _Witness(groups, twin, growing)
     arguments, named = split_inputs(plan.example_inputs)
     with torch.no_grad(), witness:
         twin(*arguments, **named)
@@ -183,8 +190,3 @@ def understood_calls(method: str, plan: Plan, model: nn.Module) -> dict[str, lis
             if call.dimensions and call.inputs.dim() != call.dimensions + 2:
                 raise refuse(f"'{name}' takes inputs without a batch axis")
     return witness.calls
-
-
-def names_of(model: nn.Module) -> dict[int, str]:
-    """Id of every parameter -> its name."""
-    return {id(p): name for name, p in model.named_parameters()}

@@ -16,7 +16,7 @@ from growthring.errors import GrowthStepError
 from growthring.graph.groups import TensorSpec
 from growthring.graph.trace import split_inputs
 from growthring.methods.base import Job
-from growthring.methods.contractions import Call, Contractions, names_of
+from growthring.methods.contractions import Call, Contractions
 from growthring.methods.search import Search
 from growthring.methods.units import Units
 
@@ -57,15 +57,15 @@ class Taps(Contractions):
     """
 
     def __init__(self, job: Job, twin: nn.Module, is_cut: bool) -> None:
-        super().__init__(job.step.plan.groups.specs, names_of(twin), job.step.growing)
+        super().__init__(job.step.plan.groups, twin, job.step.growing)
         self._is_cut = is_cut
         self.calls: list[Call] = []
         self.taps: list[Tensor] = []
 
     def contract(self, call: Call) -> Tensor:
         """The call's result plus its tap."""
-        is_pass = not self.reads(call.spec) and call.groups > 1
-        source = call.inputs.detach() if self._is_cut and not is_pass else call.inputs
+        is_cut = self._is_cut and not self.passes_on(call)
+        source = call.inputs.detach() if is_cut else call.inputs
         result = call.run(source, call.weight, call.bias)
         tap = torch.zeros_like(result).requires_grad_()
         self.calls.append(call)
@@ -155,12 +155,12 @@ def _paths(job: Job, twin: nn.Module) -> list[_Path]:
         feeds = [k for k, gradient in enumerate(found) if gradient is not None]
         for k in feeds:
             writer = taps.calls[k]
-            if not writer.spec.read or writer.groups > 1:
+            if taps.passes_on(writer):
                 continue
             for group in read & _written(writer.spec, taps):
                 stride = 1
                 for d in feeds:
-                    if d > k and taps.calls[d].groups > 1 and not taps.reads(taps.calls[d].spec):
+                    if d > k and taps.passes_on(taps.calls[d]):
                         stride *= _numbers(taps.calls[d], "stride", 1)[0]
                 paths.append(_Path(group, k, i, stride))
     return paths
