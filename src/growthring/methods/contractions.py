@@ -176,7 +176,9 @@ def understood_calls(method: str, plan: Plan, model: nn.Module) -> dict[str, lis
         others = [a for i, a in enumerate(spec.axes) if i not in spec.read]
         odd = [r.group for a in others for r in refs(a) if r.sign < 0 and r.group in growing]
         if odd:
-            raise refuse(f"the units of '{names[odd[0]]}' are multiplied by each other (attention)")
+            raise refuse(
+                f"the units of '{names[odd[0]]}' are contracted with each other (attention, tied weights)"
+            )
     twin = searching_twin(model)
     witness = _Witness(groups, twin, growing)
     arguments, named = split_inputs(plan.example_inputs)

@@ -69,7 +69,13 @@ class GradMax:
         check_positive(self, "scale", "examples")
 
     def check(self, plan: Plan, model: nn.Module) -> None:
-        """Refuses flattens, grouped and 3-d convolutions, and whatever is no convolution or linear layer."""
+        """Refuses flattens, gates, grouped and 3-d convolutions, and whatever is no convolution or linear layer."""
+        gate = next((r.where for r in plan.groups.records if r.kind == "product"), None)
+        if gate is not None:
+            raise InputError(
+                f"method 'gradmax' cannot grow this model: {gate} multiplies activations, so a new unit's "
+                "gradient is not linear in what reads it. Use another method."
+            )
         growing = {g.key for g in plan.groups.growable}
         for name, calls in understood_calls(self.name, plan, model).items():
             spec = plan.groups.specs[name]
