@@ -65,7 +65,8 @@ def main() -> None:
         "",
         "Written by `python -m scripts.search_costs`; do not edit. ResNet-20, CIFAR-10, 160 epochs, nine stages: "
         "FLOPs of training and of the methods' own search, in % of fixed-size training. Counted, not trained: "
-        "one pass over 50,000 examples for each of eight growths and a quarter of one to score (GradMax: 512 examples).",
+        "one pass over 50,000 examples for each of eight growths and a quarter of one to score (GradMax: "
+        "512 examples).",
         "",
         "| method | training % | search % | total % | the paper's % | of that, beyond its Net2Net |",
         "| --- | ---: | ---: | ---: | ---: | ---: |",
