@@ -249,6 +249,8 @@ class Trainer:
         clock = Clock()
         if self.grower is not None:
             self.grower.finish()
+            if self.grower.method.searches and not last:
+                self.progress.say(f"{recipe.method} searches for the units of stage {stage + 1} ...")
         report = self.grower.grow() if self.grower is not None and not last else None
         clock.add_to(totals)
         totals.stage, totals.epochs_in_stage, totals.steps_in_stage = stage + 1, 0, 0
