@@ -151,7 +151,7 @@ class Grower:
             for hold_norms in (False, True):
                 growth = self.method.grow(self._job(step, body, hold_norms))
                 before = self.generator.get_state()
-                olds = growth.old_factors(body.tensors)
+                olds = growth.gradient_divisors(body.tensors)
                 grown = growth.tensors(body.tensors, self.generator)
                 undo += body.install(step, grown, olds)
                 outcome.measure()
@@ -333,7 +333,7 @@ class Grower:
         grown = growth.tensors(tensors, generator)
         if self.noise:
             growth.add_noise(grown, self.noise, generator)
-        return average.install(step, grown, growth.old_factors(tensors))
+        return average.install(step, grown, growth.gradient_divisors(tensors))
 
 
 def _method(method: str | GrowthMethod, variance_transfer: Mode) -> GrowthMethod:
@@ -341,8 +341,11 @@ def _method(method: str | GrowthMethod, variance_transfer: Mode) -> GrowthMethod
     paired = Paired(variance_transfer)  # checks it
     if isinstance(method, str):
         return paired if method == Paired.name else make_method(method)
-    if not all(hasattr(method, name) for name in ("name", "mode", "check", "grow")):
+    needed = ("name", "searches", "mode", "check", "grow")
+    missing = [name for name in needed if not hasattr(method, name)]
+    if isinstance(method, type) or missing:
         raise InputError(
-            f"method is a {type(method).__name__}; pass a name or an object of growthring.methods."
+            f"method is a {type(method).__name__} without {', '.join(missing) or 'parentheses'}; pass a name, or "
+            "an object of growthring.methods such as Net2Net()."
         )
     return method

@@ -191,7 +191,7 @@ def test_deciding_on_a_growth_changes_nothing(method):
     growth = made.grow(job)
     assert_same(before, snapshot(model))
     growth.tensors(tensors, generator)
-    growth.old_factors(tensors)
+    growth.gradient_divisors(tensors)
     assert_same(before, snapshot(model))
 
 

@@ -23,7 +23,7 @@ from growthring.plan import Plan
 
 Batch = tuple[Any, Any]
 Loss = Callable[[Any, Any], torch.Tensor]
-OldFactors = dict[str, float | torch.Tensor]
+Divisors = dict[str, float | torch.Tensor]
 
 # What a new entry holds where the full model's tensor is not constant.
 CONSTANTS = {"bias": 0.0, "gain": 1.0, "mean": 0.0, "variance": 1.0}
@@ -122,10 +122,12 @@ class Growth(ABC):
         """The grown tensors without symmetry-breaking noise; those that do not change are left out."""
 
     @abstractmethod
-    def old_factors(self, old: Mapping[str, torch.Tensor]) -> OldFactors:
-        """What each parameter's old entries are multiplied by, where that is not 1.
+    def gradient_divisors(self, old: Mapping[str, torch.Tensor]) -> Divisors:
+        """What the gradient of each parameter's old entries is divided by, where that is not 1.
 
-        Gradients in mid-accumulation and optimizer state follow it. A tensor broadcasts over the old one.
+        A weight that was multiplied by c and computes the same function has 1/c of the gradient; a unit
+        that is read with 1/c of the weight passes 1/c of it on. Gradients in mid-accumulation and
+        optimizer state follow. A tensor broadcasts over the old one.
         """
 
     @abstractmethod

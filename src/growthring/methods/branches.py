@@ -14,7 +14,7 @@ of unsplit units, gates at 0 tell what each split alone would do to the loss:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -25,7 +25,7 @@ from growthring.core.axes import Axis, Fixed, Product
 from growthring.errors import GrowthStepError
 from growthring.graph.trace import output_tensors, split_inputs
 from growthring.methods.base import Job
-from growthring.methods.contractions import Call, Contractions
+from growthring.methods.contractions import Call, Contractions, Witness
 from growthring.methods.units import Units
 
 _SLACK = 1e3  # machine epsilons that splitting by nothing may change the outputs by
@@ -58,38 +58,54 @@ class Branches(Contractions):
         self._model, self._units, self._directions = model, units, directions
         self._gates, self._is_new, self._replaced = gates, is_new, replaced or {}
         self._num = 2 if gates is None else 3
+        self._groups, self._examples = job.step.plan.groups, job.step.plan.example_inputs
+
+    def split_weights(self) -> list[str]:
+        """The weights whose rows are units that grow; filters that pass units on are not among them."""
+        witness = Witness(self._groups, self._model, self.growing)
+        arguments, named = split_inputs(self._examples)
+        with torch.no_grad(), witness:
+            self._model(*arguments, **named)
+        return [
+            name
+            for name, calls in witness.calls.items()
+            if self.writes(calls[0].spec) and not any(self.passes_on(call) for call in calls)
+        ]
 
     def outputs(self, inputs: Any) -> Any:
         """The model's outputs for a batch of inputs."""
-        num = self._num
-        arguments, named = split_inputs(inputs)
-        many = pytree.tree_map_only(
-            Tensor, lambda t: torch.cat([t] * num) if t.dim() else t, (tuple(arguments), named)
-        )
+        arguments, named = _beside(inputs, [_same] * self._num)
         with self:
-            found = self._model(*many[0], **many[1])
-        return pytree.tree_map_only(Tensor, lambda t: t.chunk(num)[0] if t.dim() else t, found)
+            found = self._model(*arguments, **named)
+        return pytree.tree_map_only(Tensor, self._own, found)
+
+    def _own(self, outputs: Tensor) -> Tensor:
+        return outputs.chunk(self._num)[0] if outputs.dim() else outputs
 
     def check(self, inputs: Any) -> None:
-        """Raises if the model does not take its examples one by one, so that branches would mix."""
+        """Raises if the model does not take its examples one by one, so that branches would mix.
+
+        The first branch must not notice that the second has other examples: the first one again and again.
+        """
         arguments, named = split_inputs(inputs)
-        with torch.no_grad():
-            plain = output_tensors(self._model(*arguments, **named))
-            kept, self._directions = self._directions, {}
-            try:
+        others, other_named = _beside(inputs, [_same, *[_first] * (self._num - 1)])
+        kept, self._directions = self._directions, {}
+        try:
+            with torch.no_grad():
+                plain = output_tensors(self._model(*arguments, **named))
                 split = output_tensors(self.outputs(inputs))
-            finally:
-                self._directions = kept
-        for a, b in zip(plain, split, strict=True):
-            limit = _SLACK * torch.finfo(a.dtype).eps if a.is_floating_point() else 0.0
-            if a.shape != b.shape or not bool((a - b).abs().max() <= limit * (1 + a.abs().max())):
+                beside = output_tensors(self._model(*others, **other_named))
+        finally:
+            self._directions = kept
+        for a, b, c in zip(plain, split, beside, strict=True):
+            if not (_alike(a, b) and _alike(a, self._own(c))):
                 raise GrowthStepError(
                     "the model mixes the examples of a batch, or does not take the batch on its first axis, "
                     "so splits cannot be tried side by side; nothing was changed. Use method 'paired'."
                 )
 
     def contract(self, call: Call) -> Tensor:
-        """Z of the averaged branches, ± v∗x."""
+        """The averaged branches' z, ± v∗x."""
         if self.passes_on(call):  # each branch by itself
             return call.run(call.inputs, call.weight, call.bias)
         parts = call.inputs.chunk(self._num)
@@ -121,3 +137,33 @@ class Branches(Contractions):
     def other(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """An operator that is replaced, or the operator itself."""
         return self._replaced.get(func, func)(*args, **kwargs)
+
+
+def _same(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+def _first(tensor: Tensor) -> Tensor:
+    """The first example again and again."""
+    return torch.cat([tensor[:1]] * len(tensor))
+
+
+def _beside(inputs: Any, branches: Sequence[Callable[[Tensor], Tensor]]) -> tuple[Any, Any]:
+    """Inputs with the branches one after the other along the first axis."""
+    arguments, named = split_inputs(inputs)
+    found: tuple[Any, Any] = pytree.tree_map_only(
+        Tensor,
+        lambda t: torch.cat([branch(t) for branch in branches]) if t.dim() else t,
+        (tuple(arguments), named),
+    )
+    return found
+
+
+def _alike(a: Tensor, b: Tensor) -> bool:
+    """Whether two outputs are equal, up to rounding."""
+    if a.shape != b.shape:
+        return False
+    if not a.is_floating_point():
+        return torch.equal(a, b)
+    limit = _SLACK * torch.finfo(a.dtype).eps
+    return bool((a - b).abs().max() <= limit * (1 + a.abs().max()))

@@ -103,11 +103,6 @@ class Contractions(TorchFunctionMode):
         written = [a for i, a in enumerate(spec.axes) if i not in spec.read | spec.kernel]
         return any(r.group in self.growing for a in written for r in refs(a))
 
-    def split_weights(self) -> list[str]:
-        """The weights whose rows are units that grow; depthwise filters are not: they pass units on."""
-        found = self._specs.items()
-        return [n for n, s in found if s.kind == "weight" and s.read and self.writes(s)]
-
     def __torch_function__(
         self,
         func: Any,
@@ -134,7 +129,7 @@ class Contractions(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-class _Witness(Contractions):
+class Witness(Contractions):
     """Takes down which weights are used in a way that is understood."""
 
     def __init__(self, groups: WidthGroups, model: nn.Module, growing: Iterable[int]) -> None:
@@ -142,6 +137,7 @@ class _Witness(Contractions):
         self.calls: dict[str, list[Call]] = {}
 
     def contract(self, call: Call) -> Tensor:
+        """The call as it is."""
         self.calls.setdefault(call.spec.name, []).append(call)
         return super().contract(call)
 
@@ -180,7 +176,7 @@ def understood_calls(method: str, plan: Plan, model: nn.Module) -> dict[str, lis
                 f"the units of '{names[odd[0]]}' are contracted with each other (attention, tied weights)"
             )
     twin = searching_twin(model)
-    witness = _Witness(groups, twin, growing)
+    witness = Witness(groups, twin, growing)
     arguments, named = split_inputs(plan.example_inputs)
     with torch.no_grad(), witness:
         twin(*arguments, **named)

@@ -20,7 +20,7 @@ from growthring.core.axes import Axis, Concat, Fixed, Ref, size
 from growthring.core.variance import Factors
 from growthring.core.widen import normal, place_old, widen_constant
 from growthring.graph.groups import TensorSpec
-from growthring.methods.base import Growth, OldFactors, SearchCost, Step
+from growthring.methods.base import Divisors, Growth, SearchCost, Step
 from growthring.methods.rescale import (
     constant_of,
     is_one,
@@ -33,10 +33,17 @@ from growthring.methods.units import Units
 
 @dataclass(frozen=True)
 class Copied:
-    """Where the entries of a grown axis come from: position on the old axis, and what they are divided by."""
+    """Where the entries of a grown axis come from.
+
+    Attributes:
+        source: position on the old axis.
+        divisor: what they are divided by: the number of copies of a unit, on the side that reads it.
+        sharing: the number of copies on the side that writes it, which share the gradient.
+    """
 
     source: torch.Tensor
     divisor: torch.Tensor
+    sharing: torch.Tensor
 
 
 @dataclass(frozen=True)
@@ -59,23 +66,30 @@ class UnitMap:
         """Sources and divisors along an axis."""
         if isinstance(axis, Fixed) or (isinstance(axis, Ref) and axis.group not in self.sources):
             line = torch.arange(size(axis, before))
-            return Copied(line, torch.ones(len(line), dtype=torch.float64))
+            ones = torch.ones(len(line), dtype=torch.float64)
+            return Copied(line, ones, ones)
         if isinstance(axis, Ref):
             counts = self.counts(axis.group).to(torch.float64)
-            divisor = counts if axis.sign < 0 else torch.ones_like(counts)
-            return Copied(self.sources[axis.group], divisor)
+            ones = torch.ones_like(counts)
+            sides = (counts, ones) if axis.sign < 0 else (ones, counts)
+            return Copied(self.sources[axis.group], *sides)
         parts = [self.copied(part, before) for part in axis.parts]
         sizes = [size(part, before) for part in axis.parts]
         result, length = parts[0], sizes[0]
         for part, part_size in zip(parts[1:], sizes[1:], strict=True):
             if isinstance(axis, Concat):
-                source = torch.cat([result.source, part.source + length])
-                result = Copied(source, torch.cat([result.divisor, part.divisor]))
+                result = Copied(
+                    torch.cat([result.source, part.source + length]),
+                    torch.cat([result.divisor, part.divisor]),
+                    torch.cat([result.sharing, part.sharing]),
+                )
                 length += part_size
             else:
-                outer = result.source[:, None] * part_size + part.source[None, :]
-                divisor = result.divisor[:, None] * part.divisor[None, :]
-                result = Copied(outer.flatten(), divisor.flatten())
+                result = Copied(
+                    (result.source[:, None] * part_size + part.source[None, :]).flatten(),
+                    (result.divisor[:, None] * part.divisor[None, :]).flatten(),
+                    (result.sharing[:, None] * part.sharing[None, :]).flatten(),
+                )
                 length *= part_size
         return result
 
@@ -172,18 +186,21 @@ class CopyGrowth(Growth):
                 old = old / _line(found.divisor, old, i)
         return old
 
-    def old_factors(self, old: Mapping[str, torch.Tensor]) -> OldFactors:
-        """1/c of the units that were copied, on the side that reads them."""
-        result: OldFactors = {}
+    def gradient_divisors(self, old: Mapping[str, torch.Tensor]) -> Divisors:
+        """The number of copies that share a unit's gradient, on the side that writes it.
+
+        What reads a copy has 1/c of the weight and sees the whole activation, so its gradient stays.
+        """
+        result: Divisors = {}
         for name, spec in self.step.plan.groups.specs.items():
             tensor = old[name]
             factor = old_factor(self.step, spec, self.factors, tensor)
             for i, axis in enumerate(spec.axes):
                 layout = self.step.layouts((axis,))[0]
                 if layout.grows:
-                    divisor = self.units.copied(axis, self._between).divisor[layout.old]
-                    if bool((divisor != 1).any()):
-                        factor = factor / _line(divisor, tensor, i)
+                    sharing = self.units.copied(axis, self._between).sharing[layout.old]
+                    if bool((sharing != 1).any()):
+                        factor = factor * _line(sharing, tensor, i)
             if not is_one(factor):
                 result[name] = factor
         return result

@@ -83,7 +83,9 @@ class FireFlySplit:
         if not step.growing:
             return CopyGrowth(step, transfer(step, job.tensors), UnitMap({}))
         nursery = Nursery(job, self)
-        steps = search.over(self.steps, lambda x, y: nursery.descend(search, x, y))
+        steps = search.over(
+            self.steps, lambda x, y: nursery.descend(search, x, y), check=nursery.check
+        )
         search.over(
             self.score_steps or max(1, steps // 4), lambda x, y: nursery.score(search, x, y)
         )
@@ -157,13 +159,12 @@ class Nursery:
             if spec.kind == "weight" and spec.read and self._widening.changes(spec):
                 weight = parameters[name].requires_grad_()
                 self._new.append((weight, self._ownership(spec, weight)))
-        branches.check(step.plan.example_inputs)
         moving = [v for v, _ in self._masks] + [w for w, _ in self._new]
         self._optimizer = rmsprop(moving, method.rate)
-        self._split = Branches(self._twin, job, self.units, self.directions)
+        self._branches = Branches(self._twin, job, self.units, self.directions)
 
     def _direction(self, spec: TensorSpec, weight: Tensor) -> Tensor:
-        """V of the old units over what the model has now; candidates are neither split nor looked at."""
+        """Random directions of the old units over what the model has now; candidates are neither split nor read."""
         layouts = self._widening.layouts(spec.axes)
         shape = self._job.tensors[spec.name]
         v, mask = torch.zeros_like(weight), torch.zeros_like(weight)
@@ -202,12 +203,16 @@ class Nursery:
             tensors[name] = new
         return widened_twin(job, step, tensors)
 
+    def check(self, inputs: Any) -> None:
+        """Raises where the model cannot be run in branches."""
+        self._branches.check(inputs)
+
     def descend(self, search: Search, inputs: Any, targets: Any) -> None:
         """One step of the joint optimisation."""
         method = self._method
         self._optimizer.zero_grad()
         with torch.enable_grad():
-            loss = search.loss(self._split.outputs(inputs), targets)
+            loss = search.loss(self._branches.outputs(inputs), targets)
             splits = sum(v.square().sum() for v, _ in self._masks)
             new = sum((w * mask).square().sum() for w, mask in self._new)
             (loss + method.penalty * (splits + method.new_penalty * new)).backward()

@@ -11,7 +11,7 @@ from torch import nn
 
 from growthring.core.variance import Factors, Mode
 from growthring.core.widen import normal, place_old, widen_constant
-from growthring.methods.base import Growth, Job, OldFactors, SearchCost, Step
+from growthring.methods.base import Divisors, Growth, Job, SearchCost, Step
 from growthring.methods.paired import clear_rows
 from growthring.methods.rescale import constant_of
 from growthring.plan import Plan
@@ -62,7 +62,7 @@ class RandomGrowth(Growth):
             grown[name] = new
         return grown
 
-    def old_factors(self, old: Mapping[str, torch.Tensor]) -> OldFactors:
+    def gradient_divisors(self, old: Mapping[str, torch.Tensor]) -> Divisors:
         """Old entries stay."""
         return {}
 

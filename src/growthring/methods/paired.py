@@ -19,7 +19,7 @@ from growthring.core.variance import MODES, Factors, Mode
 from growthring.core.widen import break_symmetry, widen_constant, widen_paired
 from growthring.errors import InputError
 from growthring.graph.groups import TensorSpec
-from growthring.methods.base import CONSTANTS, Growth, Job, OldFactors, SearchCost, Step
+from growthring.methods.base import CONSTANTS, Divisors, Growth, Job, SearchCost, Step
 from growthring.methods.rescale import (
     constant_of,
     is_one,
@@ -90,7 +90,7 @@ class PairedGrowth(Growth):
                 grown[name] = _grow(step, spec, tensor, layouts, factor, generator)
         return grown
 
-    def old_factors(self, old: Mapping[str, torch.Tensor]) -> OldFactors:
+    def gradient_divisors(self, old: Mapping[str, torch.Tensor]) -> Divisors:
         """C of every tensor."""
         return old_factors(self.step, self.factors, old)
 

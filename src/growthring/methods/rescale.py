@@ -15,7 +15,7 @@ from growthring.core.axes import size
 from growthring.core.variance import Factors, Record, ScaleConflict, forward, preserve, rescaling
 from growthring.graph.groups import TensorSpec
 from growthring.graph.laws import log_ratios
-from growthring.methods.base import CONSTANTS, OldFactors, Step
+from growthring.methods.base import CONSTANTS, Divisors, Step
 
 
 def transfer(step: Step, tensors: Mapping[str, torch.Tensor], hold_norms: bool = False) -> Factors:
@@ -82,9 +82,9 @@ def old_factor(
     return line.reshape([-1] + [1] * (old.dim() - 1 - axis))
 
 
-def old_factors(step: Step, factors: Factors, tensors: Mapping[str, torch.Tensor]) -> OldFactors:
+def old_factors(step: Step, factors: Factors, tensors: Mapping[str, torch.Tensor]) -> Divisors:
     """The factors of all tensors whose factor is not 1."""
-    found: OldFactors = {}
+    found: Divisors = {}
     for name, spec in step.plan.groups.specs.items():
         factor = old_factor(step, spec, factors, tensors[name])
         if not is_one(factor):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,8 +14,6 @@ from torch.utils.flop_counter import FlopCounterMode
 from growthring.costs import num_examples
 from growthring.errors import GrowthStepError, InputError
 from growthring.methods.base import Job, SearchCost
-
-_EMPTY = "batches= gave no batch to search on."
 
 
 class Search:
@@ -43,41 +42,55 @@ class Search:
             )
         return found
 
-    def batch_size(self) -> int:
-        """Examples in the first batch."""
-        for inputs, _ in self._some(1):
-            return num_examples(inputs)
-        raise InputError(_EMPTY)
+    def over(
+        self,
+        steps: int | None,
+        act: Callable[[Any, Any], None],
+        examples: int | None = None,
+        check: Callable[[Any], None] | None = None,
+    ) -> int:
+        """Calls `act(inputs, targets)` on batches and counts what that costs.
 
-    def over(self, steps: int | None, act: Callable[[Any, Any], None]) -> int:
-        """Calls `act(inputs, targets)` on so many batches (None: one pass); returns how many there were."""
-        counted, per_example, number = 0, 0.0, 0
-        for inputs, targets in self._some(steps):
+        Args:
+            steps: how many batches; None is one pass.
+            act: what to do.
+            examples: stop when so many were seen, after more than one pass if need be.
+            check: called with the first inputs, outside of the count.
+
+        Returns:
+            How many batches there were.
+        """
+        seen, per_example, number = 0, 0.0, 0
+        for inputs, targets in self._some(steps, is_endless=examples is not None):
             size = num_examples(inputs)
             if number == 0:
+                if check is not None:
+                    check(inputs)
                 with FlopCounterMode(display=False) as counter:
                     act(inputs, targets)
                 per_example = counter.get_total_flops() / size
             else:
                 act(inputs, targets)
-            counted, number = counted + size, number + 1
+            seen, number = seen + size, number + 1
+            if examples is not None and seen >= examples:
+                break
         if number == 0:
-            raise InputError(_EMPTY)
-        self.cost.flops += per_example * counted
-        self.cost.examples += counted
+            raise InputError("batches= gave no batch to search on.")
+        self.cost.flops += per_example * seen
+        self.cost.examples += seen
         return number
 
-    def _some(self, steps: int | None) -> Iterator[Any]:
-        """Batches from the start; from the start again where the data has fewer."""
-        left = math.inf if steps is None else steps
-        while left > 0:
-            seen = 0
+    def _some(self, steps: int | None, is_endless: bool) -> Iterator[Any]:
+        """Batches from the start; from the start again where the data has fewer than were asked for."""
+        number = 0
+        while True:
+            before = number
             for batch in self._batches:
                 yield _pair(batch)
-                seen, left = seen + 1, left - 1
-                if left <= 0:
+                number += 1
+                if number == steps:
                     return
-            if steps is None or not seen:
+            if number == before or (steps is None and not is_endless):
                 return
 
 
@@ -99,11 +112,18 @@ def rmsprop(parameters: list[Tensor], rate: float) -> torch.optim.RMSprop:
 
 
 def check_positive(method: Any, *names: str, zero: bool = False) -> None:
-    """Refuses hyperparameters that are not positive numbers (or 0, if that is allowed); None is a default."""
+    """Refuses hyperparameters that are not positive numbers (or 0, if that is allowed); None is a default.
+
+    Those that are annotated as whole numbers have to be.
+    """
+    kinds = {f.name: str(f.type) for f in dataclasses.fields(method)}
     for name in names:
-        value = getattr(method, name)
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if value is not None and not (is_number and (value > 0 or (zero and value == 0))):
-            raise InputError(
-                f"{name}={value!r} of method '{method.name}' is not a positive number."
-            )
+        value, is_whole = getattr(method, name), kinds[name].startswith("int")
+        if value is None and "None" in kinds[name]:
+            continue
+        number = isinstance(value, int if is_whole else (int, float)) and not isinstance(
+            value, bool
+        )
+        if not (number and math.isfinite(value) and (value > 0 or (zero and value == 0))):
+            kind = "a positive whole number" if is_whole else "a positive number"
+            raise InputError(f"{name}={value!r} of method '{method.name}' is not {kind}.")

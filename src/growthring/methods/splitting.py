@@ -73,7 +73,7 @@ class Splitting:
         if not step.growing:
             return CopyGrowth(step, transfer(step, job.tensors), UnitMap({}))
         found = Directions(job, self)
-        steps = search.over(self.steps, lambda x, y: found.descend(search, x, y))
+        steps = search.over(self.steps, lambda x, y: found.descend(search, x, y), check=found.check)
         search.over(self.score_steps or max(1, steps // 4), lambda x, y: found.score(search, x, y))
         values, directions = found.eigenpairs()
         sources = {g: split_map(found.units.part(values, g), step.after[g]) for g in step.growing}
@@ -114,7 +114,6 @@ class Directions:
         }
         self._specs = {n: specs[n] for n in written}
         self._branches = branches
-        branches.check(job.step.plan.example_inputs)
         self._optimizer = rmsprop(list(self.directions.values()), method.rate)
         self._products = {n: torch.zeros_like(v) for n, v in self.directions.items()}
 
@@ -130,6 +129,10 @@ class Directions:
             assert isinstance(along, Tensor)
             second = torch.autograd.grad(along, offsets, allow_unused=True, materialize_grads=True)
         return dict(zip(self._offsets, second, strict=True))
+
+    def check(self, inputs: Any) -> None:
+        """Raises where the model cannot be run in branches."""
+        self._branches.check(inputs)
 
     def descend(self, search: Search, inputs: Any, targets: Any) -> None:
         """One step on the Rayleigh quotients."""

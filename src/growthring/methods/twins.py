@@ -10,13 +10,16 @@ from growthring.core.widen import widen_constant
 from growthring.graph.skeleton import copy_with, follow_attributes, named_tensors
 from growthring.methods.base import Job, Step
 from growthring.methods.rescale import constant_of
-from growthring.plan import built
+from growthring.plan import Plan, built
 
 
 def searching_twin(model: nn.Module) -> nn.Module:
-    """A copy of the model that shares its tensors, in eval mode and without gradients of its own."""
-    twin = copy_with(model, {n: t.detach() for n, t in named_tensors(model).items()})
-    return twin.eval().requires_grad_(False)
+    """A copy of the model that shares its parameters, in eval mode and without gradients of its own.
+
+    Buffers are copied: a forward pass may count its calls in one.
+    """
+    tensors = {n: p.detach() for n, p in model.named_parameters()}
+    return copy_with(model, tensors).eval().requires_grad_(False)
 
 
 def widened_twin(job: Job, step: Step, given: Mapping[str, Tensor]) -> nn.Module:
@@ -36,7 +39,7 @@ def widened_twin(job: Job, step: Step, given: Mapping[str, Tensor]) -> nn.Module
             constant = constant_of(step, spec) or 0.0
             tensors[name] = widen_constant(tensor.detach(), step.layouts(spec.axes), constant)
         else:
-            tensors[name] = tensor.detach()
+            tensors[name] = tensor.detach().clone()
     if plan.build is None:
         twin = copy_with(job.model, tensors)
         follow_attributes(twin, plan.groups.attributes, step.before, step.after)
@@ -44,3 +47,14 @@ def widened_twin(job: Job, step: Step, given: Mapping[str, Tensor]) -> nn.Module
         names = {g.name: step.after[g.key] for g in plan.groups.growable}
         twin = built(plan.build, names, tensors)
     return twin.eval().requires_grad_(False)
+
+
+def present_step(plan: Plan, model: nn.Module) -> Step | None:
+    """The next growth of a model in which a width grows; None if there is none."""
+    tensors, widths = named_tensors(model), plan.stage_widths
+    for stage, now in enumerate(widths[:-1]):
+        fits = all(tuple(tensors[n].shape) == s.shape(now) for n, s in plan.groups.specs.items())
+        step = Step(plan, now, widths[stage + 1], "off")
+        if fits and step.growing:
+            return step
+    return None
