@@ -1,38 +1,31 @@
-"""`make demo`: trains the embedded digits by growing and at full size, and compares the two."""
+"""`make demo`: the embedded digits by growing, at full size, and at full size for the cost of growing."""
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 from pathlib import Path
 
-from growthring.html import format_table, summary_table, write_report
-from growthring.train import RECIPES, Trainer, change
+from growthring.compare import Comparison, format_table, manifest_of, notes
+from growthring.train import RECIPES, Progress, change
 
 
 def main() -> None:
-    """Runs both trainings (or goes on with them), prints a table and writes a report."""
+    """Runs the trainings (or goes on with them), prints a table and writes a report."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--out", type=Path, default=Path("runs/demo"), help="default runs/demo")
+    options.add_argument("--seeds", type=int, default=1, help="default 1")
     options.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE")
     arguments = options.parse_args()
+    out, progress = arguments.out, Progress()
     recipe = change(RECIPES["demo"](), arguments.settings)
-    folders = []
-    for is_fixed in (False, True):
-        folder = arguments.out / ("fixed-size" if is_fixed else "grown")
-        folders.append(folder)
-        trainer = Trainer(dataclasses.replace(recipe, fixed=is_fixed), folder)
-        if (folder / "config.json").exists():
-            trainer.resume()
-        elif not is_fixed:
-            trainer.progress.say(f"{trainer.plan}\n")
-        trainer.progress.say("growing:" if not is_fixed else "full size from the start:")
-        trainer.fit()
-    page = arguments.out / "report.html"
-    write_report(folders, page, title="growthring demo")
-    print(
-        f"\n{format_table(summary_table(folders))}\n\nReport with curves, stages and rates: {page}"
-    )
+    source = {"recipe": "demo", "settings": arguments.settings, "data": None}
+    rows = Comparison(
+        recipe, ["paired"], arguments.seeds, out, log_rates=50, progress=progress, source=source
+    ).run()
+    manifest = manifest_of(out)
+    print(f"\n{format_table(rows, manifest.clock)}\n")
+    print("\n".join(notes(rows, manifest)))
+    print(f"\nReport with curves, stages and rates: {out / 'report.html'}")
 
 
 if __name__ == "__main__":

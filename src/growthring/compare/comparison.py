@@ -60,6 +60,7 @@ class Comparison:
         device: where to train.
         keep: how many checkpoints of a run stay.
         checkpoint_minutes: how often one is written.
+        log_rates: see `Trainer`; off, as it would be most of a comparison's size.
         retry: try again what failed, from its last checkpoint.
         progress: what shows how far it is.
         source: how to find the recipe again (`recipe`, `settings`, `data`), for `growthring train --resume`.
@@ -89,6 +90,7 @@ class Comparison:
         device: str | torch.device = "cpu",
         keep: int = 3,
         checkpoint_minutes: float = 10.0,
+        log_rates: int = 0,
         retry: bool = False,
         progress: Progress | None = None,
         source: Mapping[str, Any] | None = None,
@@ -105,8 +107,7 @@ class Comparison:
         place = find_device(device)
         self._place, self._source = (data, download, place), source
         options: dict[str, Any] = {"data": data, "download": download, "device": place}
-        # rates at every 50th step would be most of a comparison's size
-        options |= {"keep": keep, "checkpoint_minutes": checkpoint_minutes, "log_rates": 0}
+        options |= {"keep": keep, "checkpoint_minutes": checkpoint_minutes, "log_rates": log_rates}
         self._runner = Runner(self.out, options, retry, self.progress)
         old = read_manifest(self.out)
         own = line_up(contenders, recipe)

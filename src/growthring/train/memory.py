@@ -16,12 +16,16 @@ class PeakMemory:
 
     On CUDA that of torch's allocator; on Linux the resident size of the process; None elsewhere.
 
+    Args:
+        device: where the run is.
+        held: bytes that were in use before and count as well.
+
     >>> PeakMemory(torch.device("cpu")).read() is None or True
     True
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self._device, self._base = device, 0
+    def __init__(self, device: torch.device, held: int = 0) -> None:
+        self._device, self._base, self._held = device, 0, held
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
             self._base = torch.cuda.memory_allocated(device)
@@ -31,9 +35,9 @@ class PeakMemory:
     def read(self) -> int | None:
         """Bytes."""
         if self._device.type == "cuda":
-            return torch.cuda.max_memory_allocated(self._device) - self._base
+            return torch.cuda.max_memory_allocated(self._device) - self._base + self._held
         peak = _status("VmHWM")
-        return None if peak is None or not self._base else max(0, peak - self._base)
+        return None if peak is None or not self._base else max(0, peak - self._base) + self._held
 
 
 def _reset() -> int | None:

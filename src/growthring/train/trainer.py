@@ -105,7 +105,6 @@ class Trainer:
         self._cadence = (checkpoint_steps, checkpoint_minutes * 60, keep)
         self._log_rates, self._source, self._tensorboard = log_rates, source or {}, tensorboard
         check(recipe)
-        self._memory = PeakMemory(self.device)  # before there is a model, which counts
         if keep < 1 or (checkpoint_steps is not None and checkpoint_steps < 1):
             raise InputError(
                 f"keep={keep!r}, checkpoint_steps={checkpoint_steps!r}: both are at least 1."
@@ -123,6 +122,9 @@ class Trainer:
         train.rewind()
         self.plan = make_plan(recipe, full, example)
         is_grown = not (recipe.fixed or recipe.small)
+        # From here, as reading the data may take more than training; the weights that are there count.
+        held = 0 if is_grown else sum(p.numel() * p.element_size() for p in full.parameters())
+        self._memory = PeakMemory(self.device, held)
         self.model = (self.plan.build_seed() if is_grown else self.plan.model).to(self.device)
         self._full_model = full
         self.totals = Totals()
@@ -250,7 +252,9 @@ class Trainer:
         if self.grower is not None:
             self.grower.finish()
             if self.grower.method.searches and not last:
-                self.progress.say(f"{recipe.method} searches for the units of stage {stage + 1} ...")
+                self.progress.say(
+                    f"{recipe.method} searches for the units of stage {stage + 1} ..."
+                )
         report = self.grower.grow() if self.grower is not None and not last else None
         clock.add_to(totals)
         totals.stage, totals.epochs_in_stage, totals.steps_in_stage = stage + 1, 0, 0
