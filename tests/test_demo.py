@@ -19,6 +19,7 @@ def test_the_demo_compares_grown_and_fixed(tmp_path, capsys, monkeypatch):
     )
     page = (out / "report.html").read_text(encoding="utf-8")
     assert "<svg" in page and "fixed-flops" in page
+    assert "growthring demo" in (out / "runs.html").read_text(encoding="utf-8")
     weights = {
         name: (out / name / "seed-0" / "model.safetensors").read_bytes()
         for name in ("fixed", "paired")

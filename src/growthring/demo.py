@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from growthring.compare import Comparison, format_table, manifest_of, notes
+from growthring.html import write_report
 from growthring.train import RECIPES, Progress, change
 
 
@@ -25,7 +26,9 @@ def main() -> None:
     manifest = manifest_of(out)
     print(f"\n{format_table(rows, manifest.clock)}\n")
     print("\n".join(notes(rows, manifest)))
-    print(f"\nReport with curves, stages and rates: {out / 'report.html'}")
+    runs = out / "runs.html"
+    write_report([out / "paired" / "seed-0", out / "fixed" / "seed-0"], runs, "growthring demo")
+    print(f"\nAccuracy against cost, and curves: {out / 'report.html'}\nStages and rates: {runs}")
 
 
 if __name__ == "__main__":
