@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.measure import ROOT, Table
 
-NAMES = ("discovery", "growth", "optim", "training", "versus_gromo")
+NAMES = ("discovery", "growth", "methods", "optim", "training", "versus_gromo")
 
 
 def main() -> None:
@@ -37,8 +37,8 @@ def main() -> None:
     for name in args.only:
         print(f"== {name} ...", flush=True)
         command = [sys.executable, "-m", f"benchmarks.{name}", "--json", *given]
-        output = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
-        results.append(json.loads(output.stdout))
+        process = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+        results.append(json.loads(process.stdout))
         for table in results[-1]["tables"]:
             print(f"\n{Table(**table).text()}")
         print()

@@ -43,10 +43,10 @@ STEPS = (4, 7)  # a middle step of the paper's nine stages, and the last one
 DEFAULT_NOISE = 1e-3
 
 _PARTS = {
-    "checks (finite, shapes)": [("graph/check.py", "check_finite"), ("grower.py", "_check_shapes")],
+    "checks (finite, shapes)": [("graph/check.py", "check_finite"), ("binding.py", "check_shapes")],
     "variance transfer": [("methods/rescale.py", "transfer")],
     "new tensors": [("methods/paired.py", "tensors")],
-    "installing": [("grower.py", "_install")],
+    "installing": [("growthring/body.py", "install")],
     "noise": [("methods/paired.py", "add_noise")],
 }
 
@@ -133,7 +133,7 @@ def allocated(grower: gr.Grower) -> int:
     activities = [torch.profiler.ProfilerActivity.CPU]
     with torch.profiler.profile(activities=activities, profile_memory=True) as profile:
         grower.grow(measure=False)
-    results = profile.profiler.kineto_results  # type: ignore[union-attr]
+    results = profile.profiler.kineto_results
     events = [e for e in results.events() if e.name() == "[memory]"]
     held = peak = 0
     for event in sorted(events, key=lambda e: e.start_ns()):
@@ -232,6 +232,7 @@ def run(args: argparse.Namespace) -> Result:
             time_step(case, stage, DEFAULT_NOISE, 0, warm=True)
             profiler.runcall(grower.grow, measure=False)
             found = shares(profiler, _PARTS)
+            assert all(found[part][1] for part in _PARTS), "a part has another name now"
             where.rows.append([name, step, *(f"{100 * s:.0f} %" for s, _ in found.values())])
             if args.profile:
                 pstats.Stats(profiler, stream=sys.stderr).sort_stats("tottime").print_stats(20)

@@ -278,9 +278,10 @@ def _attempt(action: Callable[[], str]) -> str:
         return f"refuses: {type(error).__name__}: {text[:110]}{'…' if len(text) > 110 else ''}"
 
 
-def _ours(model: nn.Module, x: torch.Tensor, **given: Any) -> str:
+def _ours(model: nn.Module, x: torch.Tensor, method: str = "paired", **given: Any) -> str:
     plan = gr.plan(model, x, **({"stages": 3} | given))
-    grower = gr.Grower(plan.build_seed(), plan, noise=0.0)
+    search: Any = {"batches": [(x, torch.arange(len(x)))], "loss": nn.functional.cross_entropy}
+    grower = gr.Grower(plan.build_seed(), plan, method=method, noise=0.0, **search)
     worst = 0.0
     while not grower.is_full:
         change = grower.grow().change
@@ -381,9 +382,7 @@ def abilities(seed: int) -> Table:
         (
             "new units chosen from gradients (TINY, GradMax)",
             lambda: "yes: compute_optimal_updates",
-            lambda: (
-                f"no: methods are {', '.join(importlib.import_module('growthring.methods').METHODS)}"
-            ),
+            lambda: _ours(zoo.resnet20(generator=generator), images, "gradmax"),
         ),
     ]
     for what, theirs, ours in rows:

@@ -12,7 +12,8 @@ is read, and keys are the side of q·k that divides.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 
@@ -45,6 +46,20 @@ class Copied:
     divisor: torch.Tensor
     sharing: torch.Tensor
 
+    @cached_property
+    def divides(self) -> bool:
+        """Whether any entry is divided."""
+        return bool((self.divisor != 1).any())
+
+    @cached_property
+    def shares(self) -> bool:
+        """Whether any gradient is shared."""
+        return bool((self.sharing != 1).any())
+
+    def leads(self, size: int) -> bool:
+        """Whether the entries of the old axis, so many, come first and in their order."""
+        return torch.equal(self.source[:size], torch.arange(size))
+
 
 @dataclass(frozen=True)
 class UnitMap:
@@ -56,6 +71,7 @@ class UnitMap:
     """
 
     sources: Mapping[int, torch.Tensor]
+    _known: dict[Axis, Copied] = field(default_factory=dict, repr=False, compare=False)
 
     def counts(self, group: int) -> torch.Tensor:
         """How many copies the original of each unit has, itself included."""
@@ -63,7 +79,12 @@ class UnitMap:
         return torch.bincount(source)[source]
 
     def copied(self, axis: Axis, before: Mapping[int, int]) -> Copied:
-        """Sources and divisors along an axis."""
+        """Sources and divisors along an axis; `before` are always the same widths."""
+        if axis not in self._known:
+            self._known[axis] = self._copied(axis, before)
+        return self._known[axis]
+
+    def _copied(self, axis: Axis, before: Mapping[int, int]) -> Copied:
         if isinstance(axis, Fixed) or (isinstance(axis, Ref) and axis.group not in self.sources):
             line = torch.arange(size(axis, before))
             ones = torch.ones(len(line), dtype=torch.float64)
@@ -158,7 +179,9 @@ class CopyGrowth(Growth):
                 tensor = self._with_candidates(widening, spec, tensor)
             new = self._copy(spec, tensor)
             if name in self._directions:
-                new = new + self._moved(spec, self._copy(spec, self._directions[name].to(new)))
+                new = new + self._moved(
+                    spec, self._copy(spec, self._directions[name].detach().to(new))
+                )
             grown[name] = new
         return grown
 
@@ -177,14 +200,36 @@ class CopyGrowth(Growth):
         return direction * units.spread(offsets, spec.axes[0], direction, 0)
 
     def _copy(self, spec: TensorSpec, old: torch.Tensor) -> torch.Tensor:
-        for i, axis in enumerate(spec.axes):
-            if not self.step.layouts((axis,))[0].grows:
-                continue
-            found = self.units.copied(axis, self._between)
-            old = old.index_select(i, found.source.to(old.device))
-            if bool((found.divisor != 1).any()):
-                old = old / _line(found.divisor, old, i)
-        return old
+        growing = [i for i, axis in enumerate(spec.axes) if self.step.layouts((axis,))[0].grows]
+        found = {i: self.units.copied(spec.axes[i], self._between) for i in growing}
+        if not all(copied.leads(old.shape[i]) for i, copied in found.items()):
+            for i, copied in found.items():
+                old = old.index_select(i, copied.source.to(old.device))
+                if copied.divides:
+                    old = old / _line(copied.divisor, old, i)
+            return old
+        # Old entries in one pass; then along one axis after the other only what is new.
+        sizes = [len(found[i].source) if i in found else n for i, n in enumerate(old.shape)]
+        new = old.new_empty(sizes)
+        block = new
+        for i in growing:
+            block = block.narrow(i, 0, old.shape[i])
+        factor: torch.Tensor | None = None
+        for i, copied in found.items():
+            if copied.divides:
+                line = 1 / _line(copied.divisor[: old.shape[i]], old, i)
+                factor = line if factor is None else factor * line
+        if factor is None:
+            block.copy_(old)
+        else:
+            torch.mul(old, factor, out=block)
+        for number, (i, copied) in enumerate(found.items()):
+            whole = new
+            for later in growing[number + 1 :]:
+                whole = whole.narrow(later, 0, old.shape[later])
+            size, source = old.shape[i], copied.source[old.shape[i] :].to(old.device)
+            whole.narrow(i, size, len(source)).copy_(whole.index_select(i, source))
+        return new
 
     def gradient_divisors(self, old: Mapping[str, torch.Tensor]) -> Divisors:
         """The number of copies that share a unit's gradient, on the side that writes it.
@@ -197,10 +242,8 @@ class CopyGrowth(Growth):
             factor = old_factor(self.step, spec, self.factors, tensor)
             for i, axis in enumerate(spec.axes):
                 layout = self.step.layouts((axis,))[0]
-                if layout.grows:
-                    sharing = self.units.copied(axis, self._between).sharing[layout.old]
-                    if bool((sharing != 1).any()):
-                        factor = factor * _line(sharing, tensor, i)
+                if layout.grows and (found := self.units.copied(axis, self._between)).shares:
+                    factor = factor * _line(found.sharing[layout.old], tensor, i)
             if not is_one(factor):
                 result[name] = factor
         return result
@@ -223,8 +266,8 @@ class CopyGrowth(Growth):
 def add_to_new_rows(
     step: Step, spec: TensorSpec, new: torch.Tensor, noise: float, generator: torch.Generator
 ) -> None:
-    """Adds noise, relative to the tensor's own deviation, to the new entries of its written axes, in place."""
-    std = noise * float(new.detach().double().std(correction=0))
+    """Adds noise, relative to a tensor's root mean square, to the new entries of its written axes, in place."""
+    std = noise * float(torch.linalg.vector_norm(new)) / max(1, new.numel()) ** 0.5
     for i, layout in enumerate(step.layouts(spec.axes)):
         if layout.grows and i not in spec.read and std > 0:
             rows = layout.new.to(new.device)
