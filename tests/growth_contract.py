@@ -12,7 +12,8 @@ from torch import nn
 
 import growthring as gr
 from growthring.core.axes import layout, size
-from growthring.graph.trace import output_tensors, split_inputs
+from growthring.graph.results import output_tensors
+from growthring.graph.trace import split_inputs
 
 PLAIN = (int, float, str, tuple, torch.Size)
 

@@ -18,7 +18,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from growthring.errors import PlanError
 from growthring.graph.running import fixed_random, kept_buffers
 from growthring.graph.skeleton import named_tensors
-from growthring.graph.trace import ExampleInputs, output_tensors, split_inputs
+from growthring.graph.results import output_tensors
+from growthring.graph.trace import ExampleInputs, split_inputs
 from growthring.schedule import whole
 
 # Tensors of a parameter's size that an optimizer keeps.

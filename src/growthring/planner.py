@@ -133,7 +133,7 @@ def plan(
     explicit = _explicit(groups, widths, stages)
     settings = replace(settings, explicit=explicit)
     steps = settings.widths(groups, growth)
-    notes = _rounding_notes(groups, round_to)
+    notes = [*groups.notes, *_rounding_notes(groups, round_to)]
     unused = [n for n, _ in model.named_parameters() if n not in groups.specs]
     if unused:
         notes.append(

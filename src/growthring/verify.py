@@ -12,7 +12,8 @@ from torch import nn
 
 from growthring.errors import InputError
 from growthring.graph.running import fixed_random, kept_buffers
-from growthring.graph.trace import ExampleInputs, output_tensors, split_inputs
+from growthring.graph.results import output_tensors
+from growthring.graph.trace import ExampleInputs, split_inputs
 
 
 @dataclass(frozen=True)

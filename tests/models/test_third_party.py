@@ -10,7 +10,8 @@ from torch import nn
 
 import growthring as gr
 from growthring.core.axes import layout
-from growthring.graph.trace import ExampleInputs, output_tensors, split_inputs
+from growthring.graph.results import output_tensors
+from growthring.graph.trace import ExampleInputs, split_inputs
 from scripts.models import CATALOGUE
 from scripts.models.entry import Entry
 from scripts.models.growing import (

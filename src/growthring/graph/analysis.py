@@ -331,7 +331,21 @@ class Analysis:
             tuple(spans_of(specs.values(), growing)) if tied else (),
             max(w.trace.precision for w in walks),
             unknown,
+            tuple(self._notes(growing)),
         )
+
+    def _notes(self, growing: Sequence[int]) -> Iterable[str]:
+        """Tensors that the forward pass leaves on modules and that get wider: nobody sees what they are used for."""
+        seen: set[str] = set()
+        for walk in self.walks:
+            for value, name in walk.trace.left.items():
+                axes = [self.unifier.resolve(a) for a in walk.info(value).axes]
+                if name not in seen and {r.group for a in axes for r in refs(a)} & set(growing):
+                    seen.add(name)
+                    yield (
+                        f"the forward pass leaves '{name}' on a module, and it gets wider with the model: whatever "
+                        "uses it from outside has to follow, or freeze what writes it."
+                    )
 
 
 class Sizes(dict[int, int]):

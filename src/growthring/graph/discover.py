@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import get_args
 
 from torch import nn
@@ -13,6 +14,7 @@ from growthring.errors import InputError, TraceError, UnsupportedModelError
 from growthring.graph.analysis import Analysis, Build, Heads, Sizes
 from growthring.graph.check import check_inputs, check_model
 from growthring.graph.fit import Fit, fit, recheck
+from growthring.graph.fresh import batch_size, resized
 from growthring.graph.groups import WidthGroups
 from growthring.graph.laws import log_ratios
 from growthring.graph.recognise import collapse_norms, recognise_norms
@@ -77,8 +79,8 @@ def discover(
     if heads not in get_args(Heads):
         raise InputError(f"heads={heads!r} is not one of {', '.join(get_args(Heads))}.")
     patterns = [freeze] if isinstance(freeze, str) else list(freeze)
-    traces, modes = _traces(model, example_inputs, outputs)
-    norms = recognise_norms(model, traces[0])
+    example_inputs, traces, modes, notes = _traces(model, example_inputs, outputs)
+    norms = {p: f for t in traces for p, f in recognise_norms(model, t).items()}
     traces = [collapse_norms(t, norms) for t in traces]
     analysis = Analysis(model, traces, norms, patterns, heads)
     result, tied = Fit(dict(analysis.attributes())), False
@@ -109,34 +111,53 @@ def discover(
         except ScaleConflict as conflict:
             axes = [law.axis for law in result.laws.values()]
             analysis.unifier.freeze(axes, Reason("scale", str(conflict)))
-    return analysis.result(result, tied)
+    groups = analysis.result(result, tied)
+    return replace(groups, notes=(*notes, *groups.notes))
 
 
 def _traces(
     model: nn.Module, inputs: ExampleInputs, outputs: Sequence[str] | None
-) -> tuple[list[Trace], list[bool]]:
-    """The eval-mode trace, and the train-mode one where only that reaches every parameter (auxiliary heads).
+) -> tuple[ExampleInputs, list[Trace], list[bool], list[str]]:
+    """The traces in eval and in train mode (one where both run the same operators).
 
     A copy that shares the tensors is traced: what its code leaves on itself (caches) is thrown away
     with it.
+
+    Returns:
+        The inputs they were made with (a batch of one is doubled if train mode needs that), the traces,
+        their modes, and notes.
     """
     with contextlib.suppress(UnsupportedModelError):
         model = copy_with(model, {n: t.detach() for n, t in named_tensors(model).items()})
+    first = _watched(model, inputs, outputs, training=False)
     try:
-        first = trace(model, inputs, watch=True, outputs=outputs)
-    except TraceError:  # perhaps only because its attributes were watched
-        first = trace(model, inputs, outputs=outputs)
-    missing = set(dict(model.named_parameters())) - first.used_parameters()
-    if not missing:
-        return [first], [False]
-    try:
-        second = trace(model, inputs, training=True, watch=True, outputs=outputs)
+        second = _watched(model, inputs, outputs, training=True)
     except (TraceError, InputError) as error:
-        raise TraceError(
-            f"{len(missing)} parameters, such as '{min(missing)}', are not reached in eval mode, and the forward "
-            f"pass in train mode cannot be traced with the example inputs ({error}), so what they are joined to is "
-            "not known. Pass inputs that train mode accepts (larger ones, a batch of two or more)."
-        ) from error
-    if not missing & second.used_parameters():
-        return [first], [False]
-    return [first, second], [False, True]
+        if batch_size(inputs) == 1:  # no statistics over a batch of one
+            with contextlib.suppress(TraceError, InputError):
+                return _traces(model, resized(inputs, 2), outputs)
+        missing = set(dict(model.named_parameters())) - first.used_parameters()
+        if missing:
+            raise TraceError(
+                f"{len(missing)} parameters, such as '{min(missing)}', are not reached in eval mode, and the forward "
+                f"pass in train mode cannot be traced with the example inputs ({error}), so what they are joined to is "
+                "not known. Pass inputs that train mode accepts (larger ones, a batch of two or more)."
+            ) from error
+        note = (
+            f"the forward pass in train mode cannot be traced with the example inputs ({error}), so only eval mode "
+            "was looked at. Pass inputs that train mode accepts (larger ones, a batch of two or more)."
+        )
+        return inputs, [first], [False], [note]
+    if second.signature() == first.signature():
+        first.reads.update(second.reads)
+        return inputs, [first], [False], []
+    return inputs, [first, second], [False, True], []
+
+
+def _watched(
+    model: nn.Module, inputs: ExampleInputs, outputs: Sequence[str] | None, training: bool
+) -> Trace:
+    try:
+        return trace(model, inputs, training, watch=True, outputs=outputs)
+    except TraceError:  # perhaps only because its attributes were watched
+        return trace(model, inputs, training, outputs=outputs)

@@ -132,6 +132,7 @@ class WidthGroups(Sequence[WidthGroup]):
         spans: segments of axes that hold one growing width; equal sizes stay equal.
         precision: machine epsilon of the coarsest floating-point type the model computes in.
         unknown: operators without a rule, and a module that uses each.
+        notes: what discovery could not look at, in words.
     """
 
     model_type: str
@@ -146,6 +147,7 @@ class WidthGroups(Sequence[WidthGroup]):
     spans: Sequence[Axis]
     precision: float
     unknown: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.groups)
@@ -199,6 +201,7 @@ class WidthGroups(Sequence[WidthGroup]):
                 if any(self._moves(a) for a in axes)
             ],
             "operators_without_rule": dict(self.unknown),
+            "notes": list(self.notes),
         }
 
     def _moves(self, axis: Axis) -> bool:
@@ -254,4 +257,6 @@ def explain(groups: WidthGroups) -> str:
     if groups.unknown:
         lines += ["", "OPERATORS WITHOUT A RULE (everything that touches them is frozen)"]
         lines += [f"  {name} in '{module or '(model)'}'" for name, module in groups.unknown.items()]
+    if groups.notes:
+        lines += ["", "NOTES", *(f"  {note}" for note in groups.notes)]
     return "\n".join(lines)

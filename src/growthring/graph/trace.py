@@ -24,10 +24,18 @@ from torch import nn
 from torch.export.graph_signature import InputKind
 
 from growthring.errors import InputError, TraceError
+from growthring.graph.results import Leavings, output_tensors
 from growthring.graph.running import fixed_random, kept_buffers
 from growthring.graph.watch import watch_reads
 
 ExampleInputs = torch.Tensor | Sequence[Any] | Mapping[str, Any]
+
+
+# Operators of torch that take the mode as an argument: their rules hold in both modes.
+_MODAL = (
+    "aten.batch_norm", "aten.native_batch_norm", "aten.dropout", "aten.feature_dropout", "aten.alpha_dropout",
+    "aten.native_dropout", "aten.rrelu", "aten.scaled_dot_product_attention", "aten.instance_norm",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +85,7 @@ class Trace:
         buffers: value -> name of the buffer.
         inputs: value -> description of the model input.
         outputs: the tensors that the model returns.
+        left: value -> name of the attribute that the forward pass leaves it in (an auxiliary loss, features).
         constants: value -> the tensor that the model's code made or holds by itself.
         reads: (module, attribute) of whole numbers that the modules' code read during the pass.
     """
@@ -86,6 +95,7 @@ class Trace:
     buffers: dict[Value, str] = field(default_factory=dict)
     inputs: dict[Value, str] = field(default_factory=dict)
     outputs: list[Value] = field(default_factory=list)
+    left: dict[Value, str] = field(default_factory=dict)
     constants: dict[Value, torch.Tensor] = field(default_factory=dict)
     reads: set[tuple[str, str]] = field(default_factory=set)
 
@@ -99,6 +109,33 @@ class Trace:
         """Parameters that some operator takes (every parameter of the model is an input of the graph)."""
         used = {value for op in self.ops for value in op.inputs()}
         return {name for value, name in self.parameters.items() if value in used}
+
+    def signature(self) -> list[Any]:
+        """The operators, their arguments and shapes, without what train mode changes in torch's own layers.
+
+        Two traces with one signature run the same operators on the same values.
+        """
+        numbers: dict[Value, int] = {}
+
+        def visit(item: Any) -> Any:
+            if isinstance(item, Value):
+                return (numbers.setdefault(item, len(numbers)), item.shape, item.dtype)
+            if isinstance(item, (list, tuple)):
+                return tuple(visit(child) for child in item)
+            return repr(item)
+
+        result: list[Any] = []
+        named = {**self.parameters, **self.buffers, **self.inputs}
+        for value, name in named.items():
+            result.append((name, visit(value)))
+        for op in self.ops:
+            if op.name == "aten.add_.Tensor" and self.buffers.get(op.args[0], "").endswith(
+                "num_batches_tracked"
+            ):
+                continue  # batch norm counts its batches in train mode
+            tensors = tuple(op.inputs()) if op.name.startswith(_MODAL) else (op.args, *op.kwargs.items())
+            result.append((op.name, op.module, visit(tensors), visit(op.outputs)))
+        return [*result, visit(self.outputs), visit(list(self.left)), tuple(self.left.values())]
 
     @cached_property
     def consumers(self) -> dict[Value, list[Op]]:
@@ -129,74 +166,24 @@ def split_inputs(example_inputs: ExampleInputs) -> tuple[tuple[Any, ...], dict[s
     )
 
 
-def output_tensors(output: Any, names: Sequence[str] | None = None) -> list[torch.Tensor]:
-    """All tensors of a model's output, in order: containers, dataclasses and plain objects are opened.
-
-    Key-value caches (classes derived from one named `Cache`) are left out: they are working memory,
-    not a result, and their shapes may grow.
-
-    Args:
-        output: what the model returned.
-        names: of an output with named parts, only these; by-products such as hidden states may
-            grow.
-    """
-    if names is not None:
-        is_tensor = isinstance(output, torch.Tensor)
-        named = {} if is_tensor else getattr(output, "__dict__", {})
-        parts = output if isinstance(output, Mapping) else named
-        kind = "tensor" if is_tensor else type(output).__name__
-        missing = [name for name in names if name not in parts]
-        if missing:
-            raise InputError(
-                f"outputs={list(names)}: the model's output is a {kind} without "
-                f"'{missing[0]}'"
-                + (
-                    f"; it has {', '.join(map(str, parts))}."
-                    if parts
-                    else " and without named parts."
-                )
-            )
-        output = [parts[name] for name in names]
-    found: list[torch.Tensor] = []
-    seen: set[int] = set()
-
-    def visit(item: Any) -> None:
-        if isinstance(item, torch.Tensor):
-            found.append(item)
-        elif (
-            item is None
-            or isinstance(item, (str, bytes, int, float, complex, bool, type))
-            or id(item) in seen
-            or any(c.__name__ == "Cache" for c in type(item).__mro__)
-        ):
-            return
-        else:
-            seen.add(id(item))
-            if isinstance(item, Mapping):
-                children = list(item.values())
-            elif isinstance(item, (list, tuple, set, frozenset)):
-                children = list(item)
-            elif isinstance(item, nn.Module) or not hasattr(item, "__dict__"):
-                children = []
-            else:
-                children = list(vars(item).values())
-            for child in children:
-                visit(child)
-
-    visit(output)
-    return found
-
-
 class _Flat(nn.Module):
-    """Calls the model and returns its tensors as a list, so that any output type can be exported."""
+    """Calls the model and returns its tensors as a list, so that any output type can be exported.
+
+    With `names`, only those parts of what it returns; without, also what it leaves on its modules.
+    """
 
     def __init__(self, model: nn.Module, names: Sequence[str] | None) -> None:
         super().__init__()
         self.model = model
         self.names = names
+        self.left: list[str] = []  # names of what was left, filled in place: export resets attributes
 
     def forward(self, *args: Any, **kwargs: Any) -> list[torch.Tensor]:
-        return output_tensors(self.model(*args, **kwargs), self.names)
+        leavings = Leavings(self.model)
+        returned = output_tensors(self.model(*args, **kwargs), self.names)
+        left = leavings.tensors() if self.names is None else {}
+        self.left[:] = left
+        return [*returned, *left.values()]
 
 
 @contextlib.contextmanager
@@ -253,13 +240,15 @@ def trace(
     watching = watch_reads(model, reads) if watch else contextlib.nullcontext()
     try:
         with _mode(model, training), _quiet(), watching:
-            program = torch.export.export(_Flat(model, outputs), args, kwargs, strict=False)
+            flat = _Flat(model, outputs)
+            left = flat.left
+            program = torch.export.export(flat, args, kwargs, strict=False)
     except InputError:
         raise
     except Exception as error:  # torch.export raises many types, its own and the model's
         raise _explain(model, example_inputs, training, error) from error
     try:
-        result = _flatten(program, model)
+        result = _flatten(program, model, left)
     except torch.fx.experimental.symbolic_shapes.GuardOnDataDependentSymNode as error:
         raise TraceError(
             f"a shape in the forward pass of {type(model).__name__} depends on the values of tensors (boolean "
@@ -328,7 +317,9 @@ def _values(item: Any) -> Iterator[Value]:
             yield from _values(child)
 
 
-def _flatten(program: torch.export.ExportedProgram, model: nn.Module) -> Trace:
+def _flatten(
+    program: torch.export.ExportedProgram, model: nn.Module, left: Sequence[str]
+) -> Trace:
     gm, signature = program.graph_module, program.graph_signature
     result = Trace()
     first_names = {id(p): name for name, p in model.named_parameters()}
@@ -358,13 +349,15 @@ def _flatten(program: torch.export.ExportedProgram, model: nn.Module) -> Trace:
     outputs = _run(gm, env, result)
     mutated = len(list(signature.buffers_to_mutate)) + len(list(signature.user_inputs_to_mutate))
     result.outputs.extend(list(_values(outputs))[mutated:])
+    for name in reversed(left):
+        result.left[result.outputs.pop()] = name
     _drop_unused(result)
     return result
 
 
 def _drop_unused(result: Trace) -> None:
     """Drops operators whose results nobody uses (shapes taken from a slice, say); they restrict nothing."""
-    needed = set(result.outputs)
+    needed = {*result.outputs, *result.left}
     kept: list[Op] = []
     for op in reversed(result.ops):
         in_place = op.name.split(".")[1].endswith("_")

@@ -23,7 +23,8 @@ from torch.utils import _pytree as pytree
 
 from growthring.core.axes import Axis, Fixed, Product
 from growthring.errors import GrowthStepError
-from growthring.graph.trace import output_tensors, split_inputs
+from growthring.graph.results import output_tensors
+from growthring.graph.trace import split_inputs
 from growthring.methods.base import Job
 from growthring.methods.contractions import Call, Contractions, Witness
 from growthring.methods.units import Units

@@ -29,7 +29,8 @@ from growthring.core.axes import Axis, Fixed, Product, refs
 from growthring.core.variance import Mode
 from growthring.errors import InputError
 from growthring.graph.skeleton import named_tensors
-from growthring.graph.trace import output_tensors, split_inputs
+from growthring.graph.results import output_tensors
+from growthring.graph.trace import split_inputs
 from growthring.methods.base import Growth, Job
 from growthring.methods.contractions import understood_calls
 from growthring.methods.gradients import Reader, gradient_matrices, leading_vectors

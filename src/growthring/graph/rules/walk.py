@@ -154,6 +154,8 @@ class Walk:
             for j, axis in enumerate(info.axes):
                 self.unifier.freeze([axis], Reason("output", f"axis {j} of model output {i}"))
             self.scales.add("result", (info.scale,), None, where=f"model output {i}")
+        for value, name in self.trace.left.items():  # its values are kept, its widths may grow
+            self.scales.add("demand", (self.info(value).scale,), None, where=f"'{name}'")
         # A parameter that turned out to be a weight, bias or gain has a record of its own kind.
         spent = {id(r) for use, r in self._direct if use.kind not in ("direct", "table", "buffer")}
         self.scales.records[:] = [r for r in self.scales.records if id(r) not in spent]
