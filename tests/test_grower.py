@@ -408,7 +408,7 @@ def failing(number):
 
 
 FAILURES = [
-    ("compare", 1), ("compare", 2), ("outputs_of", 1), ("outputs_of", 2), ("outputs_of", 3), ("transfer", 1),
+    ("worst", 1), ("worst", 3), ("run", 1), ("run", 2), ("run", 3), ("transfer", 1),
     ("tensors", 1), ("add_noise", 1), ("follow_attributes", 1), ("layout", 1), ("widen_constant", 1),
     ("widen_constant", 4), ("grow_state", 1), ("parameter_rings", 1),
 ]  # fmt: skip
@@ -424,8 +424,8 @@ def test_a_failure_anywhere_changes_nothing(monkeypatch, name, number, stage):
         "add_noise": paired_module.PairedGrowth,
         "follow_attributes": body_module,
         "widen_constant": body_module,
-        "compare": outcome_module,
-        "outputs_of": outcome_module,
+        "worst": outcome_module,
+        "run": outcome_module,
     }
     place = places.get(name, grower_module)
     plan, model, _ = prepared()
@@ -469,7 +469,7 @@ def test_an_interrupt_changes_nothing_and_passes(monkeypatch, interrupt):
     def stop(*_):
         raise interrupt
 
-    monkeypatch.setattr(outcome_module, "compare", stop)
+    monkeypatch.setattr(outcome_module, "worst", stop)
     with pytest.raises(interrupt):
         grower.grow()
     assert_unchanged(before, snapshot(model, grower))
@@ -518,7 +518,9 @@ def test_a_model_that_changed_in_secret_is_refused():
     # something that no rule could know: the forward adds the width
     model.head.forward = lambda h: nn.Linear.forward(model.head, h) + h.shape[-1]
     before = snapshot(model, grower)
-    with pytest.raises(gr.GrowthError, match=r"would change the outputs by .*as they were"):
+    with pytest.raises(
+        gr.GrowthError, match=r"would change the outputs in eval mode by .*as they were"
+    ):
         grower.grow()
     assert_unchanged(before, snapshot(model, grower))
 

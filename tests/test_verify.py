@@ -83,7 +83,7 @@ def test_modes_and_grads_are_as_before():
     before = {n: t.clone() for n, t in net.state_dict().items()}
     state = torch.get_rng_state()
     outputs = outputs_of(net, randn(4, 3).float())
-    assert not outputs[0].requires_grad
+    assert not outputs.returned[0].requires_grad
     assert [m.training for m in net.modules()] == [True, True, False, True]
     assert all(torch.equal(before[n], t) for n, t in net.state_dict().items())
     assert torch.equal(state, torch.get_rng_state())

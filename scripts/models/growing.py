@@ -9,7 +9,7 @@ from torch import nn
 import growthring as gr
 from growthring.core.variance import Mode
 from growthring.graph.trace import ExampleInputs, split_inputs
-from growthring.verify import compare, outputs_of
+from growthring.verify import Outputs, outputs_of
 from scripts.models.entry import Entry, converted
 
 STAGES = 4
@@ -140,7 +140,7 @@ def grow_through(plan: gr.Plan, fresh_inputs: ExampleInputs, mode: Mode) -> Outc
     generator = torch.Generator().manual_seed(SEED + 2)
     grower = gr.Grower(model, plan, variance_transfer=mode, noise=0.0, generator=generator)
     example = outputs_of(model, plan.example_inputs, plan.outputs)
-    sensitivity = compare(example, outputs_of(model, fresh_inputs, plan.outputs)).relative
+    sensitivity = example.change_to(outputs_of(model, fresh_inputs, plan.outputs)).relative
     rounding = _rounding(model, plan, example)
     worst = 0.0
     while not grower.is_full:
@@ -148,21 +148,21 @@ def grow_through(plan: gr.Plan, fresh_inputs: ExampleInputs, mode: Mode) -> Outc
         report = grower.grow()
         after = outputs_of(model, fresh_inputs, plan.outputs)
         assert report.change is not None
-        worst = max(worst, report.change.relative, compare(before, after).relative)
+        worst = max(worst, report.change.relative, before.change_to(after).relative)
     grower.finish()
     return Outcome(model, worst, rounding, sensitivity)
 
 
-def _rounding(model: nn.Module, plan: gr.Plan, outputs: list[torch.Tensor]) -> float:
+def _rounding(model: nn.Module, plan: gr.Plan, outputs: Outputs) -> float:
     """What float32 alone does to the outputs: no growth can be closer than that."""
-    if outputs[0].dtype == torch.float64:
+    if outputs.returned[0].dtype == torch.float64:
         return 0.0
     try:
         twin = copy.deepcopy(model).double()
         wide = outputs_of(twin, converted(plan.example_inputs, torch.float64), plan.outputs)
     except RuntimeError:  # a kernel without float64
         return 0.0
-    return compare(wide, outputs).relative
+    return wide.change_to(outputs).relative
 
 
 def bound(plan: gr.Plan, mode: Mode, rounding: float = 0.0) -> float:

@@ -16,9 +16,9 @@ from torch.utils import _pytree as pytree
 from torch.utils.flop_counter import FlopCounterMode
 
 from growthring.errors import PlanError
+from growthring.graph.results import output_tensors
 from growthring.graph.running import fixed_random, kept_buffers
 from growthring.graph.skeleton import named_tensors
-from growthring.graph.results import output_tensors
 from growthring.graph.trace import ExampleInputs, split_inputs
 from growthring.schedule import whole
 

@@ -29,7 +29,9 @@ from growthring.optim.state import Grown, drop_state, grow_state
 from growthring.optim.wrap import book_of
 from growthring.outcome import Outcome
 from growthring.plan import Plan
+from growthring.proof import prove
 from growthring.report import GrowthReport
+from growthring.trials import Trial, make_trials
 
 Batches = Iterable[Batch] | Callable[[int], Iterable[Batch]]
 
@@ -117,6 +119,10 @@ class Grower:
         averaged = averaged_modules(averages, plan, self.stage)
         self._body = Body(model, plan)
         self._averages = [Body(module, plan) for module in averaged]
+        self._trials: list[Trial] = []
+        self._trial_notes: list[str] = []
+        if not self.is_full:
+            prove(plan, self.method)
         self._bind()
 
     @property
@@ -127,9 +133,9 @@ class Grower:
     def grow(self, measure: bool = True) -> GrowthReport:
         """Grows the model to the next stage, in place.
 
-        The outputs on the plan's example inputs are compared before and after, without and with
-        noise; a change that the mode does not allow is an error. Any error leaves model, optimizer
-        and grower as they were.
+        The outputs on the plan's example inputs, and on fresh ones of their kind, are compared before
+        and after in eval and in train mode, without and with noise; a change that the mode does not
+        allow is an error. Any error leaves model, optimizer and grower as they were.
 
         Args:
             measure: whether to run the model for that comparison.
@@ -147,7 +153,8 @@ class Grower:
         generator_state = self.generator.get_state()
         undo: Undo = []
         try:
-            outcome = Outcome(self.model, step, self.stage + 1, measure)
+            trials = self._find_trials() if measure else []
+            outcome = Outcome(self.model, step, self.stage + 1, trials)
             for hold_norms in (False, True):
                 growth = self.method.grow(self._job(step, body, hold_norms))
                 before = self.generator.get_state()
@@ -179,6 +186,7 @@ class Grower:
                 ) from error
             raise
         self.stage += 1
+        notes = [*(self._trial_notes if measure else ()), *notes]
         return outcome.report(growth, len(body.fades), notes)
 
     def advance(self, progress: float) -> None:
@@ -267,6 +275,15 @@ class Grower:
     @property
     def _bodies(self) -> list[Body]:
         return [self._body, *self._averages]
+
+    def _find_trials(self) -> list[Trial]:
+        """The passes that growths are measured on, found once."""
+        if not self._trials:
+            plan = self.plan
+            self._trials, self._trial_notes = make_trials(
+                self.model, plan.example_inputs, plan.outputs
+            )
+        return self._trials
 
     def _step(self, stage: int, mode: Mode) -> Step:
         """The growth from the present stage to another."""

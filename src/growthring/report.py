@@ -30,9 +30,11 @@ class GrowthReport:
         factors: tensors whose old entries were rescaled, and by how much.
         output_factors: the factor on each model output that the mode leaves (1 where the function
             is kept).
-        change: measured change of the outputs without symmetry-breaking noise; None if not
-            measured.
-        change_with_noise: the same with it.
+        change: measured change of the outputs in eval mode without symmetry-breaking noise, on the
+            example inputs and on fresh ones; None if not measured.
+        train_change: the same in train mode.
+        change_with_noise: the change in eval mode with noise.
+        train_change_with_noise: the same in train mode.
         seconds: time for growing, without measuring.
         measure_seconds: time for measuring.
         search_flops: what the method's own optimisation on batches cost, forward and backward.
@@ -47,7 +49,9 @@ class GrowthReport:
     factors: Mapping[str, float]
     output_factors: tuple[float, ...]
     change: Verification | None
+    train_change: Verification | None
     change_with_noise: Verification | None
+    train_change_with_noise: Verification | None
     seconds: float
     measure_seconds: float
     search_flops: float
@@ -63,10 +67,10 @@ class GrowthReport:
             "groups": {g.name: [g.before, g.after] for g in self.groups},
             "factors": dict(self.factors),
             "output_factors": list(self.output_factors),
-            "change": None if self.change is None else self.change.as_dict(),
-            "change_with_noise": None
-            if self.change_with_noise is None
-            else self.change_with_noise.as_dict(),
+            "change": _as_dict(self.change),
+            "train_change": _as_dict(self.train_change),
+            "change_with_noise": _as_dict(self.change_with_noise),
+            "train_change_with_noise": _as_dict(self.train_change_with_noise),
             "seconds": self.seconds,
             "measure_seconds": self.measure_seconds,
             "search_flops": self.search_flops,
@@ -98,6 +102,12 @@ class GrowthReport:
             )
         if self.change is not None:
             lines.append(f"  outputs: {self.change}")
+        if self.train_change is not None:
+            lines.append(f"  in train mode: {self.train_change}")
         if self.change_with_noise is not None and self.change_with_noise != self.change:
             lines.append(f"  with noise: {self.change_with_noise}")
         return "\n".join([*lines, *(f"  note: {note}" for note in self.notes)])
+
+
+def _as_dict(change: Verification | None) -> dict[str, Any] | None:
+    return None if change is None else change.as_dict()

@@ -9,11 +9,15 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_map
 
 from growthring.errors import InputError
+from growthring.graph.arithmetic import Arithmetic
+from growthring.graph.results import Leavings, output_tensors
 from growthring.graph.running import fixed_random, kept_buffers
-from growthring.graph.results import output_tensors
 from growthring.graph.trace import ExampleInputs, split_inputs
+
+_PLAIN = Arithmetic()
 
 
 @dataclass(frozen=True)
@@ -50,9 +54,34 @@ class Verification:
         return text + ("" if self.same_argmax else ", argmax differs")
 
 
+@dataclass(frozen=True)
+class Outputs:
+    """What one pass of a model gave.
+
+    Attributes:
+        returned: the tensors that it returned.
+        left: those that it left on its modules, by attribute; wider models may leave wider ones.
+    """
+
+    returned: list[torch.Tensor]
+    left: dict[str, torch.Tensor]
+
+    def change_to(self, other: Outputs) -> Verification:
+        """How much another pass differs; what is left on modules counts where it is equally wide."""
+        same = [
+            name
+            for name, tensor in self.left.items()
+            if name in other.left and other.left[name].shape == tensor.shape
+        ]
+        return compare(
+            [*self.returned, *(self.left[name] for name in same)],
+            [*other.returned, *(other.left[name] for name in same)],
+        )
+
+
 @contextlib.contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Eval mode without gradients, and the mode of every module as it was afterwards.
+def _in_mode(model: nn.Module, training: bool) -> Iterator[None]:
+    """Train or eval mode without gradients, and the mode of every module as it was afterwards.
 
     Goes through `train()` on the way in and out: models that cache tensors in eval mode drop them
     there.
@@ -60,7 +89,8 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     states = [(m, m.training) for m in model.modules()]
     try:
         model.train()
-        model.eval()
+        if not training:
+            model.eval()
         with torch.no_grad():
             yield
     finally:
@@ -70,12 +100,50 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def outputs_of(
-    model: nn.Module, inputs: ExampleInputs, names: Sequence[str] | None = None
-) -> list[torch.Tensor]:
-    """The tensors that a model returns in eval mode, without gradients."""
-    args, kwargs = split_inputs(inputs)
-    with evaluating(model), fixed_random(model), kept_buffers(model):
-        return [t.detach().clone() for t in output_tensors(model(*args, **kwargs), names)]
+    model: nn.Module,
+    inputs: ExampleInputs,
+    names: Sequence[str] | None = None,
+    training: bool = False,
+    arithmetic: Arithmetic = _PLAIN,
+) -> Outputs:
+    """What a model gives in eval or train mode, without gradients; random masks hold their expectation.
+
+    Args:
+        model: afterwards it is as it was.
+        inputs: what one call takes; they are not changed either.
+        names: of an output with named parts, only these, and nothing that is left on modules.
+        training: run in train mode.
+        arithmetic: how operators compute.
+    """
+    try:
+        return _pass(model, inputs, names, training, arithmetic.running())
+    except Exception:
+        if arithmetic != _PLAIN:
+            raise
+    # code of the model's own that does not run under a dispatch mode, or that fails anyway
+    return _pass(model, inputs, names, training, contextlib.nullcontext())
+
+
+def _pass(
+    model: nn.Module,
+    inputs: ExampleInputs,
+    names: Sequence[str] | None,
+    training: bool,
+    running: contextlib.AbstractContextManager[Any],
+) -> Outputs:
+    args, kwargs = split_inputs(tree_map(_copied, inputs))
+    with _in_mode(model, training), fixed_random(model), kept_buffers(model), running:
+        leavings = Leavings(model)
+        returned = output_tensors(model(*args, **kwargs), names)
+        left = leavings.tensors() if names is None else {}
+        return Outputs(
+            [t.detach().clone() for t in returned],
+            {name: t.detach().clone() for name, t in left.items()},
+        )
+
+
+def _copied(item: Any) -> Any:
+    return item.detach().clone() if isinstance(item, torch.Tensor) else item
 
 
 def verify(
@@ -83,14 +151,17 @@ def verify(
     after: nn.Module,
     inputs: ExampleInputs,
     outputs: Sequence[str] | None = None,
+    training: bool = False,
 ) -> Verification:
-    """Measures how much `after` differs from `before` on the given inputs, in eval mode.
+    """Measures how much `after` differs from `before` on the given inputs, in eval mode or in train mode.
 
     Args:
         before: a model.
         after: another one with outputs of the same shapes.
         inputs: a tensor, a tuple of positional arguments or a dict of keyword arguments.
         outputs: of an output with named parts, only these.
+        training: compare in train mode; dropout masks hold their expectation, so that masks of different
+            widths can be compared.
 
     >>> net = nn.Linear(3, 2)
     >>> verify(net, net, torch.ones(1, 3)).relative
@@ -99,7 +170,8 @@ def verify(
     for name, model in (("before", before), ("after", after)):
         if not isinstance(model, nn.Module):
             raise InputError(f"verify: `{name}` is a {type(model).__name__}, not an nn.Module.")
-    return compare(outputs_of(before, inputs, outputs), outputs_of(after, inputs, outputs))
+    first, second = (outputs_of(m, inputs, outputs, training) for m in (before, after))
+    return first.change_to(second)
 
 
 def compare(before: Sequence[torch.Tensor], after: Sequence[torch.Tensor]) -> Verification:

@@ -335,7 +335,7 @@ class Analysis:
         )
 
     def _notes(self, growing: Sequence[int]) -> Iterable[str]:
-        """Tensors that the forward pass leaves on modules and that get wider: nobody sees what they are used for."""
+        """What the forward pass leaves on modules and gets wider: nobody sees what it is used for."""
         seen: set[str] = set()
         for walk in self.walks:
             for value, name in walk.trace.left.items():

@@ -7,31 +7,22 @@ the model. So the same pass is run with changed operators:
     lifted      every floating-point number has 64 bits, also where the model's code casts to fewer
     rounded     every result is off by up to one unit in the last place, at random (Monte Carlo arithmetic):
                 what comes out is how much rounding shows at the model's outputs
-    exact_norms ε = 0 in torch's norms, so that their input's scale does not matter at all
+    without_eps no ε in batch norms in train mode, so that the scale of their input does not matter
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 _LOW = (torch.float16, torch.bfloat16, torch.float32)
-# Where the ε of a norm stands among the arguments.
-_EPS = {
-    "aten::native_batch_norm": 7,
-    "aten::_native_batch_norm_legit": 7,
-    "aten::_native_batch_norm_legit_no_training": 6,
-    "aten::native_layer_norm": 4,
-    "aten::native_group_norm": 7,
-    "aten::_fused_rms_norm": 3,
-}
+_BATCH_NORMS = ("aten::native_batch_norm", "aten::_native_batch_norm_legit")
 
 
 @dataclass(frozen=True)
@@ -41,12 +32,12 @@ class Arithmetic:
     Attributes:
         lifted: in 64 bits.
         rounded: seed of the rounding errors that are added, None for none.
-        exact_norms: without ε in torch's norms.
+        without_eps: without ε in batch norms that take statistics of their input.
     """
 
     lifted: bool = False
     rounded: int | None = None
-    exact_norms: bool = False
+    without_eps: bool = False
 
     def running(self) -> contextlib.AbstractContextManager[Any]:
         """The context to run a model in; random masks hold their expectation in all of them."""
@@ -70,7 +61,7 @@ class _Pass(TorchDispatchMode):
         expected = _EXPECTED.get(func._schema.name)
         if expected is not None:
             return expected(func, args, kwargs)
-        if self._how.exact_norms:
+        if self._how.without_eps:
             args = _without_eps(func, args)
         if self._how.lifted:
             args, kwargs = _lift(func, args, kwargs)
@@ -108,11 +99,13 @@ def _is_fresh(func: Any) -> bool:
 
 
 def _without_eps(func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    at = _EPS.get(func._schema.name)
-    if at is None or len(args) <= at or not isinstance(args[at], float):
-        return args
-    # not quite 0: a token or channel without variance must not become NaN
-    return (*args[:at], 1e-60, *args[at + 1 :])
+    """The arguments of a batch norm that takes statistics of its input, ε (the last of eight) as good as 0.
+
+    In eval mode ε is part of a fixed factor, which running statistics make up for.
+    """
+    if func._schema.name in _BATCH_NORMS and len(args) == 8 and args[5]:
+        return (*args[:7], 1e-60)  # not 0: a channel without variance must not become NaN
+    return args
 
 
 def _lift(
@@ -122,10 +115,7 @@ def _lift(
 
     def lift(item: Any) -> Any:
         if isinstance(item, torch.Tensor) and item.device.type != "meta":
-            if item.dtype in _LOW:
-                return item.double()
-            if item.dtype in (torch.complex32, torch.complex64):
-                return item.to(torch.complex128)
+            return item.to(_wide(item.dtype))
         return _wide(item)
 
     if func._schema.is_mutable:  # what is written to has to stay the same tensor
@@ -135,10 +125,22 @@ def _lift(
     return tree_map(lift, args), tree_map(lift, kwargs)
 
 
+def widened(item: Any) -> Any:
+    """A tensor of floating-point or complex numbers in 64 bits; anything else as it is.
+
+    >>> widened(torch.ones(1)).dtype, widened(torch.ones(1, dtype=torch.int32)).dtype
+    (torch.float64, torch.int32)
+    """
+    return item.to(_wide(item.dtype)) if isinstance(item, torch.Tensor) else item
+
+
 def _wide(item: Any) -> Any:
-    if item in (torch.complex32, torch.complex64) if isinstance(item, torch.dtype) else False:
+    """The 64-bit type for a type of fewer bits; anything else as it is."""
+    if not isinstance(item, torch.dtype):
+        return item
+    if item in (torch.complex32, torch.complex64):
         return torch.complex128
-    return torch.float64 if isinstance(item, torch.dtype) and item in _LOW else item
+    return torch.float64 if item in _LOW else item
 
 
 # Random masks. Other draws have shapes without a growing width (their rules freeze it) and are the same
@@ -177,22 +179,3 @@ _EXPECTED: dict[str, Callable[[Any, tuple[Any, ...], Mapping[str, Any]], Any]] =
     "aten::rrelu_with_noise": _leaky,
     "aten::rrelu_with_noise_": _leaky,
 }
-
-
-@contextlib.contextmanager
-def in_mode(model: nn.Module, training: bool) -> Iterator[None]:
-    """Train or eval mode without gradients, and the mode of every module as it was afterwards.
-
-    Goes through `train()` on the way in and out: models that cache tensors in eval mode drop them there.
-    """
-    states = [(m, m.training) for m in model.modules()]
-    try:
-        model.train()
-        if not training:
-            model.eval()
-        with torch.no_grad():
-            yield
-    finally:
-        model.train()
-        for module, was in states:
-            module.training = was

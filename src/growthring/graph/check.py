@@ -62,13 +62,25 @@ def _check_module(where: str, module: nn.Module) -> None:
 
 
 def check_inputs(model: nn.Module, example_inputs: ExampleInputs) -> None:
-    """Raises if the example inputs are on another device than the model, or hold no tensor."""
+    """Raises if the example inputs are on another device than the model, empty or NaN, or hold no tensor."""
     args, kwargs = split_inputs(example_inputs)
     tensors = list(_tensors([*args, *kwargs.values()]))
     if not tensors:
         raise InputError("example_inputs holds no tensor; pass what one call of the model takes.")
     devices = {p.device.type for p in model.parameters()}
     for tensor in tensors:
+        shape = tuple(tensor.shape)
+        if not tensor.numel():
+            raise InputError(
+                f"an example input of shape {shape} is empty, so nothing could be measured on it. Pass inputs such "
+                "as the model is trained on."
+            )
+        is_number = tensor.is_floating_point() or tensor.is_complex()
+        if is_number and tensor.device.type != "meta" and bool(torch.isnan(tensor).any()):
+            raise InputError(
+                f"an example input of shape {shape} holds NaN, which would hide every change of the outputs. Pass "
+                "inputs such as the model is trained on."
+            )
         if devices and tensor.device.type not in devices:
             raise InputError(
                 f"an example input is on {tensor.device}, the model on "

@@ -139,9 +139,9 @@ def _traces(
         missing = set(dict(model.named_parameters())) - first.used_parameters()
         if missing:
             raise TraceError(
-                f"{len(missing)} parameters, such as '{min(missing)}', are not reached in eval mode, and the forward "
-                f"pass in train mode cannot be traced with the example inputs ({error}), so what they are joined to is "
-                "not known. Pass inputs that train mode accepts (larger ones, a batch of two or more)."
+                f"{len(missing)} parameters, such as '{min(missing)}', are not reached in eval mode, and the "
+                f"forward pass in train mode cannot be traced with the example inputs ({error}), so what they are "
+                "joined to is not known. Pass inputs that train mode accepts (larger ones, a batch of two or more)."
             ) from error
         note = (
             f"the forward pass in train mode cannot be traced with the example inputs ({error}), so only eval mode "

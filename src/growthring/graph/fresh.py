@@ -65,10 +65,10 @@ def batch_size(inputs: ExampleInputs) -> int | None:
     return next((t.shape[0] for t in _leaves(inputs)[0] if _is_data(t)), None)
 
 
-def accepted(
+def fresh_inputs(
     inputs: ExampleInputs, generator: torch.Generator, runs: Callable[[ExampleInputs], bool]
-) -> list[ExampleInputs]:
-    """Fresh inputs that a model takes: a larger batch, and with it a longer and a shorter input.
+) -> ExampleInputs:
+    """Fresh inputs that a model takes: if it can be in a larger batch, and twice as long or half as long.
 
     Args:
         inputs: the example.
@@ -78,21 +78,17 @@ def accepted(
     number = batch_size(inputs)
     found = redrawn(inputs, generator)
     if number is None:
-        return [found]
+        return found
     larger = redrawn(resized(inputs, number + 1), generator)
-    batch = number
     if runs(larger):
-        found, batch = larger, number + 1
-    result = [found]
+        found, number = larger, number + 1
     for factor in (2.0, 0.5):
         for n in lengths(inputs):
-            if int(n * factor) < 2:
-                continue
-            other = redrawn(resized(inputs, batch, {n: int(n * factor)}), generator)
-            if runs(other):
-                result.append(other)
-                break
-    return result
+            other = int(n * factor)
+            changed = redrawn(resized(inputs, number, {n: other}), generator)
+            if other > 1 and runs(changed):
+                return changed
+    return found
 
 
 def _leaves(inputs: ExampleInputs) -> tuple[list[Any], Any]:

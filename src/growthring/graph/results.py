@@ -46,7 +46,9 @@ def output_tensors(output: Any, names: Sequence[str] | None = None) -> list[torc
 
 def _named(output: Any, names: Sequence[str]) -> list[Any]:
     is_tensor = isinstance(output, torch.Tensor)
-    parts = output if isinstance(output, Mapping) else {} if is_tensor else dict(_attributes(output))
+    parts = (
+        output if isinstance(output, Mapping) else {} if is_tensor else dict(_attributes(output))
+    )
     missing = [name for name in names if name not in parts]
     if missing:
         kind = "tensor" if is_tensor else type(output).__name__

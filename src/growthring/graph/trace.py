@@ -133,7 +133,9 @@ class Trace:
                 "num_batches_tracked"
             ):
                 continue  # batch norm counts its batches in train mode
-            tensors = tuple(op.inputs()) if op.name.startswith(_MODAL) else (op.args, *op.kwargs.items())
+            tensors = (
+                tuple(op.inputs()) if op.name.startswith(_MODAL) else (op.args, *op.kwargs.items())
+            )
             result.append((op.name, op.module, visit(tensors), visit(op.outputs)))
         return [*result, visit(self.outputs), visit(list(self.left)), tuple(self.left.values())]
 
@@ -176,7 +178,9 @@ class _Flat(nn.Module):
         super().__init__()
         self.model = model
         self.names = names
-        self.left: list[str] = []  # names of what was left, filled in place: export resets attributes
+        self.left: list[
+            str
+        ] = []  # names of what was left, filled in place: export resets attributes
 
     def forward(self, *args: Any, **kwargs: Any) -> list[torch.Tensor]:
         leavings = Leavings(self.model)
@@ -317,9 +321,7 @@ def _values(item: Any) -> Iterator[Value]:
             yield from _values(child)
 
 
-def _flatten(
-    program: torch.export.ExportedProgram, model: nn.Module, left: Sequence[str]
-) -> Trace:
+def _flatten(program: torch.export.ExportedProgram, model: nn.Module, left: Sequence[str]) -> Trace:
     gm, signature = program.graph_module, program.graph_signature
     result = Trace()
     first_names = {id(p): name for name, p in model.named_parameters()}

@@ -17,6 +17,9 @@ from growthring.graph.groups import TensorSpec
 from growthring.graph.laws import log_ratios
 from growthring.methods.base import CONSTANTS, Divisors, Step
 
+# Largest relative change of a BatchNorm's output in train mode that its ε may make.
+_EPS_SHOWS = 1e-3
+
 
 def transfer(step: Step, tensors: Mapping[str, torch.Tensor], hold_norms: bool = False) -> Factors:
     """Variance transfer of one growth: the factor on every tensor's old entries.
@@ -24,7 +27,7 @@ def transfer(step: Step, tensors: Mapping[str, torch.Tensor], hold_norms: bool =
     Args:
         step: the growth.
         tensors: the model's tensors before it.
-        hold_norms: in mode "preserving", keep scale 1 in front of norms other than BatchNorm, whose ε would show.
+        hold_norms: in mode "preserving", keep scale 1 in front of all norms: their ε would show.
     """
     groups = step.plan.groups
     ratios = log_ratios(groups.laws, step.before, step.after)
@@ -48,7 +51,7 @@ def transfer(step: Step, tensors: Mapping[str, torch.Tensor], hold_norms: bool =
         return forward(groups.records, groups.scale_count, targets, ratios)
     held = _small_variances(groups.records, targets, tensors)
     if hold_norms:
-        held += [i for r in groups.records if r.kind == "norm" for i in r.inputs]
+        held += [i for r in groups.records if r.kind in ("norm", "stats") for i in r.inputs]
     try:
         return preserve(groups.records, groups.scale_count, targets, ratios, held)
     except ScaleConflict:  # shared layers may allow no factor but 1
@@ -58,13 +61,22 @@ def transfer(step: Step, tensors: Mapping[str, torch.Tensor], hold_norms: bool =
 def _small_variances(
     records: Sequence[Record], targets: Mapping[str, float], tensors: Mapping[str, torch.Tensor]
 ) -> list[int]:
-    """Inputs of BatchNorms that have channels of so little variance that its ε could not be made up for."""
+    """Inputs of BatchNorms whose variance is so little that its ε would show after rescaling.
+
+    In eval mode ε is taken out of the running variance, which must leave something; in train mode it shows
+    in the batch's own.
+    """
     shrink = math.exp(2 * min([0.0, *targets.values()]))
-    return [
-        r.inputs[0]
-        for r in records
-        if r.kind == "stats" and float(tensors[r.names[1]].min()) * shrink <= (1 - shrink) * r.eps
-    ]
+    held = []
+    for r in records:
+        if r.kind == "stats":
+            variance = tensors[r.names[1]].detach().double()
+            size = (variance / (variance + r.eps)).sqrt()  # of a normalised channel
+            after = (shrink * variance / (shrink * variance + r.eps)).sqrt()
+            shows = float((size - after).square().mean().sqrt()) > _EPS_SHOWS
+            if shows or float(variance.min()) * shrink <= (1 - shrink) * r.eps:
+                held.append(r.inputs[0])
+    return held
 
 
 def old_factor(
