@@ -105,13 +105,17 @@ def _measure_in(row: Row, prepared: Prepared, name: str) -> None:
         row.unknown = dict(plan.groups.unknown)
     for mode in MODES:
         outcome = grow_through(plan, prepared.fresh_inputs, mode)
-        worst = outcome.worst
-        mark = "*" if name == "float64" and plan.groups.precision > 1e-10 else ""
-        row.changes[(name, mode)] = f"{worst:.0e}{mark}"
+        modes = {"eval": outcome.worst, "train": outcome.worst_training}
+        row.changes[(name, mode)] = " / ".join(
+            NO_DOUBLE if worst is None else f"{worst:.0e}" for worst in modes.values()
+        )
         if name == "float32":
             row.rounding = f"{outcome.rounding:.0e}" if outcome.rounding else NO_DOUBLE
-        if not worst <= bound(plan, mode, outcome.rounding):
-            row.complaints.append(f"{name}, mode {mode}: changed its outputs by {worst:.1e}")
+        for label, worst in modes.items():
+            limit = bound(TYPES[name], mode, label == "train", outcome.rounding)
+            if worst is not None and not worst <= limit:
+                text = f"{name}, mode {mode}: changed its outputs in {label} mode by {worst:.1e}"
+                row.complaints.append(text)
         if outcome.sensitivity < LEAST_SENSITIVITY:
             text = f"{name}, mode {mode}: its outputs hardly depend on its inputs ({outcome.sensitivity:.0e})"
             row.complaints.append(text)
@@ -156,11 +160,10 @@ at random, and running statistics set to those of the inputs, so that the output
 | --- | --- |
 | groups | width groups that grow / all of them (inputs, outputs, kernel sizes and the like never grow) |
 | parameters | seed → full |
-| off, preserving | largest relative change of any output at any growth step, by mode and precision |
+| off, preserving | largest relative change of any output at any growth step, in eval / train mode, by mode of variance transfer and precision; float64 is 64-bit arithmetic throughout, also where the model's own code casts to fewer |
 | rounding | what float32 alone does: the seed before any growth, in float32 against itself in float64 |
-| exact | ≤ 1e-12 in float64; in float32 ≤ 1e-5, or twice the model's own rounding where that is more; in mode preserving the ε inside norms may leave up to 1e-3 |
-| * | the model's own code casts to float32 inside, so the float32 bound holds |
-| — | the model's own code does not run in float64 |
+| exact | ≤ 1e-12 in float64; in float32 ≤ 1e-5, or a few times the model's own rounding where that is more; in mode preserving the ε inside norms may leave up to 1e-3 |
+| — | the model's own code does not run in float64, or its train mode not on these inputs |
 | seconds | discovery and planning |
 
 transformers models have tiny configurations; torchvision and timm models are the named ones, on small images

@@ -1,5 +1,6 @@
 """Grows a model through all its stages and measures the worst change of its outputs."""
 
+import contextlib
 import copy
 from dataclasses import dataclass
 
@@ -8,7 +9,9 @@ from torch import nn
 
 import growthring as gr
 from growthring.core.variance import Mode
+from growthring.graph.arithmetic import Arithmetic
 from growthring.graph.trace import ExampleInputs, split_inputs
+from growthring.trials import Trial, run, worst
 from growthring.verify import Outputs, outputs_of
 from scripts.models.entry import Entry, converted
 
@@ -123,40 +126,64 @@ class Outcome:
 
     Attributes:
         model: the grown model, with plain norms.
-        worst: the largest relative change of any output at any step, on the plan's inputs and on fresh ones.
+        worst: the largest relative change of any output at any step in eval mode, on the plan's inputs and on
+            fresh ones.
+        worst_training: the same in train mode; None where train mode does not take the inputs.
         rounding: how far the ungrown seed is from itself in float64; 0 if it is in float64, or cannot be.
         sensitivity: how much the outputs differ between those two inputs. Were it tiny, `worst` would mean nothing.
     """
 
     model: nn.Module
     worst: float
+    worst_training: float | None
     rounding: float
     sensitivity: float
 
 
-def grow_through(plan: gr.Plan, fresh_inputs: ExampleInputs, mode: Mode) -> Outcome:
-    """Grows a perturbed seed to full size without noise."""
+def grow_through(
+    plan: gr.Plan, fresh_inputs: ExampleInputs, mode: Mode, method: str = "paired"
+) -> Outcome:
+    """Grows a perturbed seed to full size without noise; one in float64 computes in 64 bits throughout."""
     model = perturbed_seed(plan)
     generator = torch.Generator().manual_seed(SEED + 2)
-    grower = gr.Grower(model, plan, variance_transfer=mode, noise=0.0, generator=generator)
-    example = outputs_of(model, plan.example_inputs, plan.outputs)
-    sensitivity = example.change_to(outputs_of(model, fresh_inputs, plan.outputs)).relative
-    rounding = _rounding(model, plan, example)
-    worst = 0.0
+    grower = gr.Grower(
+        model, plan, method=method, variance_transfer=mode, noise=0.0, generator=generator
+    )
+    is_double = any(p.dtype == torch.float64 for p in model.parameters())
+    arithmetic = Arithmetic(lifted=is_double)
+    trials = _trials(model, plan, fresh_inputs, arithmetic)
+    first = run(model, trials, plan.outputs, arithmetic)
+    sensitivity = first[0].change_to(first[1]).relative
+    rounding = 0.0 if is_double else _rounding(model, plan, first[0])
+    changes: dict[bool, list[float]] = {False: [], True: []}
     while not grower.is_full:
-        before = outputs_of(model, fresh_inputs, plan.outputs)
-        report = grower.grow()
-        after = outputs_of(model, fresh_inputs, plan.outputs)
-        assert report.change is not None
-        worst = max(worst, report.change.relative, before.change_to(after).relative)
+        before = run(model, trials, plan.outputs, arithmetic)
+        grower.grow()
+        after = run(model, trials, plan.outputs, arithmetic)
+        for training, found in changes.items():
+            change = worst(trials, before, after, training)
+            found += [] if change is None else [change.relative]
     grower.finish()
-    return Outcome(model, worst, rounding, sensitivity)
+    return Outcome(
+        model, max(changes[False]), max(changes[True], default=None), rounding, sensitivity
+    )
+
+
+def _trials(
+    model: nn.Module, plan: gr.Plan, fresh_inputs: ExampleInputs, arithmetic: Arithmetic
+) -> list[Trial]:
+    """Both inputs in eval mode, and in train mode as far as it takes them."""
+    both = (plan.example_inputs, fresh_inputs)
+    result = [Trial(inputs, training=False) for inputs in both]
+    for inputs in both:
+        with contextlib.suppress(Exception):
+            outputs_of(model, inputs, plan.outputs, True, arithmetic)
+            result.append(Trial(inputs, training=True))
+    return result
 
 
 def _rounding(model: nn.Module, plan: gr.Plan, outputs: Outputs) -> float:
     """What float32 alone does to the outputs: no growth can be closer than that."""
-    if outputs.returned[0].dtype == torch.float64:
-        return 0.0
     try:
         twin = copy.deepcopy(model).double()
         wide = outputs_of(twin, converted(plan.example_inputs, torch.float64), plan.outputs)
@@ -165,10 +192,14 @@ def _rounding(model: nn.Module, plan: gr.Plan, outputs: Outputs) -> float:
     return wide.change_to(outputs).relative
 
 
-def bound(plan: gr.Plan, mode: Mode, rounding: float = 0.0) -> float:
-    """What counts as exact. Code that casts to float32 inside (many norms of transformers do) has its bound.
+def bound(dtype: torch.dtype, mode: Mode, training: bool = False, rounding: float = 0.0) -> float:
+    """What counts as exact.
 
     Deep networks amplify rounding: in float32 a model need not be closer to itself than float32 lets it be.
+    In train mode, and behind rescaled weights, norms may show their ε.
     """
-    exact = FLOAT64_BOUND if plan.groups.precision < 1e-10 else max(FLOAT32_BOUND, 2 * rounding)
-    return exact if mode == "off" else PRESERVING_BOUND
+    if mode != "off":
+        return PRESERVING_BOUND
+    if dtype == torch.float64:
+        return FLOAT64_BOUND
+    return max(FLOAT32_BOUND, (4 if training else 2) * rounding)

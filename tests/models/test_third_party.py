@@ -48,10 +48,31 @@ def test_grows_exactly_into_the_given_model(entry: Entry) -> None:
     outcome = grow_through(plan, prepared.fresh_inputs, "off")
     grown = outcome.model
     assert outcome.sensitivity >= LEAST_SENSITIVITY, "the test would pass whatever grew"
-    assert outcome.worst <= bound(plan, "off")
+    dtype = next(grown.parameters()).dtype
+    assert outcome.worst <= bound(dtype, "off")
+    assert (outcome.worst_training or 0.0) <= bound(dtype, "off", training=True)
     prepared.model.load_state_dict(grown.state_dict(), strict=True)
     change = gr.verify(grown, prepared.model, prepared.inputs, entry.options.get("outputs"))
     assert change.absolute == 0.0
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("method", ["net2net", "random"])
+@pytest.mark.parametrize("entry", _marked([e for e in CATALOGUE if e.expect == "grows"]))
+def test_other_methods_grow_exactly_or_refuse(entry: Entry, method: str) -> None:
+    prepared = _in_double(entry)
+    plan = prepared.plan()
+    try:
+        outcome = grow_through(plan, prepared.fresh_inputs, "off", method)
+    except gr.GrowthError as error:
+        assert method in str(error)
+        return
+    shapes = {n: t.shape for n, t in prepared.model.state_dict().items()}
+    assert {n: t.shape for n, t in outcome.model.state_dict().items()} == shapes
+    assert all(bool(torch.isfinite(p).all()) for p in outcome.model.parameters())
+    if method == "net2net":
+        dtype = next(outcome.model.parameters()).dtype
+        assert outcome.worst <= bound(dtype, "off")
 
 
 @pytest.mark.filterwarnings("ignore")
