@@ -2206,7 +2206,7 @@ def in_place_add_in_front_of_a_norm() -> Made:
     ), randn(*IMAGE)
 
 
-@row({"q": 6})
+@row({"q/2": 6})
 def multi_query_attention() -> Made:
     class MultiQuery(nn.Module):
         def __init__(self) -> None:
