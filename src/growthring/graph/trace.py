@@ -23,6 +23,7 @@ import torch
 import torch.fx.experimental.symbolic_shapes
 from torch import nn
 from torch.export.graph_signature import InputKind
+from torch.nn.modules import transformer
 
 from growthring.errors import InputError, TraceError
 from growthring.graph.memory import follow_writes
@@ -226,6 +227,17 @@ def _mode(model: nn.Module, training: bool) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def _plain_masks() -> Iterator[None]:
+    """Keeps torch's transformers from looking at a mask's values to see whether it is the causal one."""
+    detect = transformer._detect_is_causal_mask
+    transformer._detect_is_causal_mask = lambda mask, is_causal=None, size=None: is_causal is True
+    try:
+        yield
+    finally:
+        transformer._detect_is_causal_mask = detect
+
+
+@contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Silences what torch.export and the traced code say; failures are reported as errors of our own."""
     disabled = logging.root.manager.disable
@@ -262,7 +274,7 @@ def trace(
     reads: set[tuple[str, str]] = set()
     watching = watch_reads(model, reads) if watch else contextlib.nullcontext()
     try:
-        with _mode(model, training), _quiet(), watching:
+        with _mode(model, training), _plain_masks(), _quiet(), watching:
             program = torch.export.export(_Flat(model, outputs), args, kwargs, strict=False)
     except InputError:
         raise

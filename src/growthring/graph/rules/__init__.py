@@ -6,6 +6,7 @@ touches, with the reason.
 """
 
 from growthring.graph.rules import (
+    complex_numbers as complex_numbers,
     contraction as contraction,
     einsum as einsum,
     elementwise as elementwise,

@@ -21,7 +21,9 @@ def einsum(walk: Walk, op: Op) -> None:
 
 
 def parse(equation: str, dims: Sequence[int]) -> tuple[list[Labels], Labels]:
-    """The labels of every operand's axes and of the result's; those under an ellipsis are ...0, ...1, … from the right.
+    """The labels of every operand's axes and of the result's.
+
+    Those under an ellipsis are ...0, ...1 and so on, from the right.
 
     >>> parse("...i, io -> ...o", [3, 2])
     ([('...1', '...0', 'i'), ('i', 'o')], ('...1', '...0', 'o'))
@@ -109,7 +111,7 @@ def product_scale(walk: Walk, infos: Sequence[Info]) -> int:
 def tensordot(walk: Walk, op: Op) -> None:
     """Sums over some axes of the one against some of the other; what is left stands side by side."""
     a, b = (
-        list(f"{side}{i}" for i in range(len(v.shape)))
+        [f"{side}{i}" for i in range(len(v.shape))]
         for side, v in zip("ab", op.args[:2], strict=True)
     )
     pairs: list[tuple[int, int]] = []

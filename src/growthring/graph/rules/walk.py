@@ -358,16 +358,16 @@ class _State:
         walk = self._walk
         for items, length in self._lengths:
             del items[length:]
-        for table, length in ((walk.attributes, self._attributes), (walk.pieces, self._pieces)):
-            while len(table) > length:
-                table.popitem()  # type: ignore[attr-defined]
+        while len(walk.attributes) > self._attributes:
+            walk.attributes.popitem()
+        while len(walk.pieces) > self._pieces:
+            walk.pieces.popitem()
         walk.expected.pop(walk.index, None)
         for use, held in self._uses:
             vars(use).update(held)
         for key in [key for key in walk._own if key[1] == walk.index]:
-            use = walk._own.pop(key).use
-            if use is not None:
-                walk.uses[use.name] = [u for u in walk.uses[use.name] if u is not use]
+            own = walk._own.pop(key)
+            walk.uses[own.label] = [u for u in walk.uses[own.label] if u is not own.use]
 
 
 def _no_rule(walk: Walk, op: Op) -> None:

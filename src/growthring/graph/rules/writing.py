@@ -1,4 +1,4 @@
-"""Operators that write into part of a tensor: scatter, index_add, index_put, slices; and copies, fills, branches."""
+"""Operators that write into part of a tensor: scatter, index_add, index_put, slices, fills; and branches."""
 
 from __future__ import annotations
 
