@@ -63,6 +63,9 @@ class Fade:
         bias: torch.Tensor | None,
     ) -> torch.Tensor:
         """The norm with the present weights."""
+        if x.is_nested:  # what nn.TransformerEncoder makes of padded sequences in eval mode
+            parts = [self.normalise(formula, part, gain, bias) for part in x.unbind()]
+            return torch.nested.as_nested_tensor(parts)
         wide = torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
         return formula(x, gain, bias, self.shares(torch.empty(0, dtype=wide, device=x.device)))
 

@@ -31,7 +31,7 @@ class Initial:
     """How the user's initialiser filled a tensor of the full model: its deviation, or the one value it holds."""
 
     std: float
-    constant: float | None
+    constant: complex | None
 
 
 @dataclass(frozen=True)

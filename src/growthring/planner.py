@@ -382,12 +382,14 @@ def _try_out(
 
 def _initial(tensor: torch.Tensor) -> Initial:
     values = tensor.detach()
-    if not values.is_floating_point() or not values.numel():
+    is_complex = values.is_complex()
+    if not (values.is_floating_point() or is_complex) or not values.numel():
         return Initial(0.0, 0.0)
     first = values.flatten()[0]
     if bool((values == first).all()):
-        return Initial(0.0, float(first))
-    return Initial(float(values.double().std(correction=0)), None)
+        return Initial(0.0, complex(first) if is_complex else float(first))
+    wide = values.to(torch.complex128) if is_complex else values.double()
+    return Initial(float(wide.std(correction=0)), None)
 
 
 def _rounding_notes(groups: WidthGroups, round_to: int) -> list[str]:

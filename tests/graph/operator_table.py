@@ -235,7 +235,7 @@ def linear_on_a_vector() -> Made:
     return chain(nn.Linear(4, 9), nn.ReLU(), nn.Linear(9, 3), inputs=randn(4))
 
 
-@row(None, "aten.bilinear")
+@row({"a": 6})
 def bilinear() -> Made:
     return Net(
         lambda self, x: self.b(self.a(x), x), a=nn.Linear(4, 6), b=nn.Bilinear(6, 4, 3)
@@ -295,7 +295,7 @@ def einsum_attention() -> Made:
     ), randn(2, 5, 6)
 
 
-@row(None, "aten.einsum")
+@row({"a": 9})
 def einsum_with_dots() -> Made:
     return Net(
         lambda self, x: torch.einsum("...f,of->...o", self.a(x).relu(), self.w2),
@@ -2206,7 +2206,7 @@ def in_place_add_in_front_of_a_norm() -> Made:
     ), randn(*IMAGE)
 
 
-@row({"q": 6})
+@row({"q/2": 6})
 def multi_query_attention() -> Made:
     class MultiQuery(nn.Module):
         def __init__(self) -> None:

@@ -33,12 +33,21 @@ def _take(tensor: torch.Tensor, axis: int, where: Places) -> torch.Tensor:
     return tensor.index_select(axis, where.index.to(tensor.device))
 
 
+# Types that no random numbers are drawn in.
+_DRAWN = {
+    torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.complex32: torch.complex64
+}  # fmt: skip
+
+
 def normal(
     shape: Sequence[int], std: float, like: torch.Tensor, generator: torch.Generator | None
 ) -> torch.Tensor:
-    """N(0, std²) in the type and on the device of `like`, drawn on the generator's device."""
+    """N(0, std²) in the type and on the device of `like`, drawn on the generator's device.
+
+    The variance of complex numbers is that of both parts together.
+    """
     device = generator.device if generator is not None else like.device
-    dtype = torch.float32 if like.dtype in (torch.float16, torch.bfloat16) else like.dtype
+    dtype = _DRAWN.get(like.dtype, like.dtype)
     drawn = torch.empty(tuple(shape), dtype=dtype, device=device)
     return drawn.normal_(0.0, std, generator=generator).to(like)
 
@@ -100,7 +109,10 @@ def formatted(new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
 
 
 def widen_constant(
-    old: torch.Tensor, layouts: Sequence[Layout], value: float, factor: float | torch.Tensor = 1.0
+    old: torch.Tensor,
+    layouts: Sequence[Layout],
+    value: complex,
+    factor: float | torch.Tensor = 1.0,
 ) -> torch.Tensor:
     """New entries hold one value: biases, gains, running statistics, optimizer state.
 

@@ -190,7 +190,8 @@ class Analysis:
         for product in products:
             live = self._live_factors(product)
             if len(live) == 1:
-                settled.update(r.group for r in live[0][1])
+                # two is the least width, so such a factor would not grow at all
+                settled.update(r.group for r in live[0][1] if self.unifier.size(r) > 2)
         for product in products:
             self._choose_factor(product, settled)
         return sorted(k for k in keys if self.frozen(k) is None)

@@ -111,7 +111,8 @@ def check_finite(model: nn.Module) -> None:
                 "its entries can be used. "
                 "Materialise the model (model.to_empty(device=…), then initialise it) first."
             )
-        if not tensor.is_floating_point() or bool(torch.isfinite(tensor.detach().sum())):
+        has_values = tensor.is_floating_point() or tensor.is_complex()
+        if not has_values or bool(torch.isfinite(tensor.detach().sum())):
             continue  # one cheap pass; a sum may overflow, so a bad one is looked at entry by entry
         if not bool(torch.isfinite(tensor).all()):
             raise InputError(

@@ -2,8 +2,9 @@
 
 `torch.export` (non-strict) runs the unmodified forward pass on fake tensors, so nothing is computed
 and no memory is spent; it keeps operators at the level of `aten.linear` or `aten.layer_norm`, where
-one rule each says what happens to axes. Sub-graphs (`torch.no_grad` blocks) are inlined, lists of
-tensors taken apart.
+one rule each says what happens to axes. Sub-graphs (`torch.no_grad` blocks, both branches of a
+`torch.cond`) are inlined, lists of tensors taken apart, writes into memory followed through views
+(see `growthring.graph.memory`).
 """
 
 from __future__ import annotations
@@ -22,12 +23,15 @@ import torch
 import torch.fx.experimental.symbolic_shapes
 from torch import nn
 from torch.export.graph_signature import InputKind
+from torch.nn.modules import transformer
 
 from growthring.errors import InputError, TraceError
+from growthring.graph.memory import follow_writes
 from growthring.graph.results import Leavings, output_tensors
 from growthring.graph.running import fixed_random, kept_buffers
 from growthring.graph.watch import watch_reads
 
+BRANCH = "(branch)"  # begins the call of an operator that only runs under a condition
 ExampleInputs = torch.Tensor | Sequence[Any] | Mapping[str, Any]
 
 
@@ -40,10 +44,14 @@ _MODAL = (
 
 @dataclass(frozen=True, eq=False)
 class Value:
-    """A tensor in the traced graph. Compared by identity."""
+    """A tensor in the traced graph. Compared by identity.
+
+    `storage` names the memory that it lies in: views of one tensor share it (0: not known).
+    """
 
     shape: tuple[int, ...]
     dtype: torch.dtype
+    storage: int = field(default=0, repr=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +65,7 @@ class Op:
         outputs: the values it returns.
         module: qualified name of the module whose forward called it ("" is the model itself).
         call: names the call of that module (a module may be called several times).
+        writes: those of its inputs that it changes in place.
     """
 
     name: str
@@ -65,6 +74,7 @@ class Op:
     outputs: tuple[Value, ...]
     module: str
     call: str = ""
+    writes: tuple[Value, ...] = ()
 
     def where(self) -> str:
         """For messages: the operator and the module that calls it."""
@@ -102,7 +112,8 @@ class Trace:
     @property
     def precision(self) -> float:
         """Machine epsilon of the coarsest floating-point type among the values."""
-        types = {v.dtype for op in self.ops for v in op.outputs if v.dtype.is_floating_point}
+        dtypes = {v.dtype for op in self.ops for v in op.outputs}
+        types = {t for t in dtypes if t.is_floating_point or t.is_complex}
         return max((torch.finfo(t).eps for t in types), default=0.0)
 
     def used_parameters(self) -> set[str]:
@@ -207,6 +218,17 @@ def _mode(model: nn.Module, training: bool) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def _plain_masks() -> Iterator[None]:
+    """Keeps torch's transformers from looking at a mask's values to see whether it is the causal one."""
+    detect = transformer._detect_is_causal_mask
+    transformer._detect_is_causal_mask = lambda mask, is_causal=None, size=None: is_causal is True
+    try:
+        yield
+    finally:
+        transformer._detect_is_causal_mask = detect
+
+
+@contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Silences what torch.export and the traced code say; failures are reported as errors of our own."""
     disabled = logging.root.manager.disable
@@ -243,7 +265,7 @@ def trace(
     reads: set[tuple[str, str]] = set()
     watching = watch_reads(model, reads) if watch else contextlib.nullcontext()
     try:
-        with _mode(model, training), _quiet(), watching:
+        with _mode(model, training), _plain_masks(), _quiet(), watching:
             flat = _Flat(model, outputs)
             left = flat.left
             program = torch.export.export(flat, args, kwargs, strict=False)
@@ -351,6 +373,7 @@ def _flatten(program: torch.export.ExportedProgram, model: nn.Module, left: Sequ
     outputs = _run(gm, env, result)
     mutated = len(list(signature.buffers_to_mutate)) + len(list(signature.user_inputs_to_mutate))
     result.outputs.extend(list(_values(outputs))[mutated:])
+    result.ops[:], result.outputs[:] = follow_writes(result.ops, result.outputs)
     for name in reversed(left):
         result.left[result.outputs.pop()] = name
     _drop_unused(result)
@@ -358,12 +381,17 @@ def _flatten(program: torch.export.ExportedProgram, model: nn.Module, left: Sequ
 
 
 def _drop_unused(result: Trace) -> None:
-    """Drops operators whose results nobody uses (shapes taken from a slice, say); they restrict nothing."""
+    """Drops operators whose results nobody uses (shapes taken from a slice, say); they restrict nothing.
+
+    What is written into a buffer or an input outlives the pass and is kept.
+    """
+    lasting = {*result.parameters, *result.buffers, *result.inputs}
+    memory = {value.storage for value in lasting}
     needed = {*result.outputs, *result.left}
     kept: list[Op] = []
     for op in reversed(result.ops):
-        in_place = op.name.split(".")[1].endswith("_")
-        if in_place or any(value in needed for value in op.outputs):
+        lasts = any(value.storage in memory for value in op.writes)
+        if lasts or any(value in needed for value in op.outputs):
             kept.append(op)
             needed.update(op.inputs())
     result.ops[:] = reversed(kept)
@@ -371,14 +399,30 @@ def _drop_unused(result: Trace) -> None:
 
 def _as_values(item: Any) -> Any:
     if isinstance(item, torch.Tensor):
-        return Value(tuple(int(n) for n in item.shape), item.dtype)
+        try:
+            storage = item.untyped_storage()._cdata
+        except (NotImplementedError, RuntimeError):  # inside vmap, or sparse
+            storage = -id(item)
+        return Value(tuple(int(n) for n in item.shape), item.dtype, storage)
     if isinstance(item, (list, tuple)):
         return [_as_values(child) for child in item]
     return item
 
 
-def _run(gm: torch.fx.GraphModule, env: dict[torch.fx.Node, Any], result: Trace) -> Any:
-    """Walks a graph with its placeholders already in `env`; returns the values of its outputs."""
+# Higher-order operators that do no more than run their sub-graph once.
+_WRAPPERS = {
+    "wrap_with_set_grad_enabled", "wrap_with_autocast", "wrap", "wrap_activation_checkpoint",
+    "tag_activation_checkpoint", "invoke_subgraph", "strict_mode",
+}  # fmt: skip
+
+
+def _run(
+    gm: torch.fx.GraphModule, env: dict[torch.fx.Node, Any], result: Trace, place: str = ""
+) -> Any:
+    """Walks a graph with its placeholders already in `env`; returns the values of its outputs.
+
+    `place` is the module that a sub-graph without names of its own belongs to.
+    """
 
     def look_up(node: torch.fx.Node) -> Any:
         return env[node]
@@ -401,20 +445,111 @@ def _run(gm: torch.fx.GraphModule, env: dict[torch.fx.Node, Any], result: Trace)
                 result.constants[env[node]] = attribute
         elif node.target is operator.getitem and not isinstance(args[0], Value):
             env[node] = args[0][args[1]]
-        elif sub := next((a for a in args if isinstance(a, torch.fx.GraphModule)), None):
-            holders = [n for n in sub.graph.nodes if n.op == "placeholder"]
-            given = args[list(args).index(sub) + 1 :]
-            inner = dict(zip(holders, given, strict=False))
-            env[node] = _run(sub, inner, result)
-            if isinstance(env[node], tuple) and len(env[node]) == 1:
-                env[node] = list(env[node][0]) if isinstance(env[node][0], tuple) else env[node]
         else:
-            env[node] = _as_values(node.meta.get("val"))
             stack = node.meta.get("nn_module_stack") or {}
-            call, module = "", ""
+            call, module = BRANCH, place
             if stack:
                 call = list(stack)[-1]
                 module = str(stack[call][0]).removeprefix("model").removeprefix(".")
-            outputs = tuple(_values(env[node]))
-            result.ops.append(Op(str(node.target), args, kwargs, outputs, module, call))
+            elif owners := {result.parameters[v] for v in _values(args) if v in result.parameters}:
+                module = min(owners).rpartition(".")[0]  # branches do not say whose code it is
+                call = f"{BRANCH} {module}"
+            inlined = _inline(node, args, kwargs, result, module, call)
+            if inlined is None:
+                env[node] = _as_values(node.meta.get("val"))
+                result.ops.append(_operator(node.target, args, kwargs, env[node], module, call))
+            else:
+                env[node] = inlined
     return None
+
+
+def _inline(
+    node: torch.fx.Node, args: tuple[Any, ...], kwargs: Any, result: Trace, module: str, call: str
+) -> Any:
+    """The results of a higher-order operator whose sub-graphs are run here, or None if it stays one operator."""
+    graphs = [a for a in args if isinstance(a, torch.fx.GraphModule)]
+    name = str(node.target)
+    known = (*_WRAPPERS, "cond", "map_impl")
+    if name not in known or kwargs or len(graphs) != (2 if name == "cond" else 1):
+        return None
+    given = [a for a in args[list(args).index(graphs[-1]) + 1 :] if not isinstance(a, str)]
+    if name == "cond":
+        given = list(given[0])
+
+    def emit(operator: str, args: tuple[Any, ...], out: Value) -> Value:
+        result.ops.append(Op(operator, args, {}, (out,), module, call))
+        return out
+
+    count = 0
+    if name == "map_impl":  # what vmap does: one slice of each, and the results side by side
+        count = given[0][0].shape[0]
+        sliced = [Value(x.shape[1:], x.dtype, -id(x)) for x in given[0]]
+        for x, part in zip(given[0], sliced, strict=True):
+            emit("higher_order._add_batch_dim", (x, 0, 1), part)
+        given = [*sliced, *given[1]]
+    found = []
+    for graph in graphs:
+        holders = [n for n in graph.graph.nodes if n.op == "placeholder"]
+        if len(holders) != len(given):
+            return None
+        found.append(_run(graph, dict(zip(holders, given, strict=True)), result, module))
+    if name == "cond":
+        pairs = zip(_values(found[0]), _values(found[1]), strict=True)
+        outputs = [_as_values(v) for v in node.meta["val"]]
+        for out, (a, b) in zip(outputs, pairs, strict=True):
+            emit("growthring.either", (args[0], a, b), out)
+        return outputs
+    if name == "map_impl":
+        whole = [_as_values(v) for v in node.meta["val"]]
+        parts = zip(_values(found[0]), whole, strict=True)
+        return [emit("higher_order._remove_batch_dim", (a, 1, count, 0), out) for a, out in parts]
+    (values,) = found
+    if isinstance(values, tuple) and len(values) == 1 and isinstance(values[0], tuple):
+        values = list(values[0])
+    return values
+
+
+def _operator(
+    target: Any,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    returned: Any,
+    module: str,
+    call: str,
+) -> Op:
+    """One operator; sub-graphs among its arguments are replaced by the numbers they compute with."""
+    name = str(target)
+    if not isinstance(target, torch._ops.OpOverload):
+        name = f"higher_order.{getattr(target, '__name__', name)}.default"
+    schema = getattr(target, "_schema", None)
+    writes: list[Value] = []
+    for i, argument in enumerate(schema.arguments if schema is not None else ()):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            writes += _values(args[i] if i < len(args) else kwargs.get(argument.name))
+            if argument.is_out:  # its old content plays no part
+                kwargs = {k: v for k, v in kwargs.items() if k != argument.name}
+    if any(value.storage < 0 for value in writes):
+        raise TraceError(
+            f"{name} in '{module or '(model)'}' writes into a tensor inside vmap (or another transform), "
+            "and what else lies in that memory is not known. Write `x = x + y` instead of `x += y` there."
+        )
+    outputs = tuple(_values(returned))
+    known = {value.storage for value in outputs}
+    outputs += tuple(Value(w.shape, w.dtype, w.storage) for w in writes if w.storage not in known)
+    if name.startswith("aten.einsum"):  # the order of its products, which may change with sizes
+        kwargs = {k: v for k, v in kwargs.items() if k != "path"}
+    args = tuple(_numbers_of(a) if isinstance(a, torch.fx.GraphModule) else a for a in args)
+    return Op(name, args, kwargs, outputs, module, call, tuple(writes))
+
+
+def _numbers_of(graph: torch.fx.GraphModule) -> list[Any]:
+    """The operators of a sub-graph with their plain arguments: what may change with a width."""
+    found: list[Any] = []
+    for node in graph.graph.nodes:
+        found.append(str(node.target) if node.op == "call_function" else node.op)
+        plain, _ = torch.utils._pytree.tree_flatten((node.args, node.kwargs))
+        found += [a for a in plain if isinstance(a, (int, float))]
+    for inner in graph.children():
+        if isinstance(inner, torch.fx.GraphModule):
+            found += _numbers_of(inner)
+    return found

@@ -125,9 +125,9 @@ class Unifier:
     # Taking axes apart.
 
     def factor(self, axis: Axis, outer: int, reason: str) -> tuple[Axis, Axis]:
-        """Splits an axis into `outer` × the rest; freezes it where its structure does not allow that."""
+        """Splits an axis into `outer` × the rest; freezes of it what its structure does not allow."""
         try:
-            return self._factor(self.resolve(axis), outer)
+            return self._factor(self.resolve(axis), outer, reason)
         except _Mismatch:
             self.freeze([axis], Reason("structure", f"{reason} cuts across its structure"))
             return Fixed(outer), Fixed(self.size(axis) // outer)
@@ -207,7 +207,7 @@ class Unifier:
         self._bind(Ref(ref.group), kind(parts), "a split")
         return parts if ref.sign > 0 else (negate(parts[0]), negate(parts[1]))
 
-    def _factor(self, axis: Axis, outer: int) -> tuple[Axis, Axis]:
+    def _factor(self, axis: Axis, outer: int, reason: str = "a reshape") -> tuple[Axis, Axis]:
         total = self.size(axis)
         if outer == 1:
             return Fixed(1), axis
@@ -220,16 +220,22 @@ class Unifier:
         if isinstance(axis, Ref):
             return self._split_ref(axis, (outer, total // outer), Product)
         if isinstance(axis, Product):
-            done = 1
+            need = outer
             for i, part in enumerate(axis.parts):
-                whole = done * self.size(part)
-                if whole >= outer:
-                    if outer % done or self.size(part) % (outer // done):
-                        raise _Mismatch
-                    left, right = self._factor(part, outer // done)
-                    head = [*axis.parts[:i], left]
-                    return _product(head), _product([right, *axis.parts[i + 1 :]])
-                done = whole
+                if need % self.size(part) == 0 and need > self.size(part):
+                    need //= self.size(part)
+                    continue
+                # 6 × 4 as 4 × 6: the 2 that both begin with may still grow, the rest stays.
+                shared = math.gcd(need, self.size(part))
+                if shared == 1 and i == 0:
+                    raise _Mismatch
+                left, right = self._factor(part, shared, reason) if shared > 1 else (Fixed(1), part)
+                head, tail = [*axis.parts[:i], left], [right, *axis.parts[i + 1 :]]
+                if shared == need:
+                    return _product(head), _product(tail)
+                text = f"{reason} cuts across its structure"
+                self.freeze(tail, Reason("structure", text))
+                return _product([*head, Fixed(need // shared)]), Fixed(total // outer)
         # A concat of equal segments is a product with a fixed outer factor.
         step = total // outer
         first, rest = self._cut(axis, step)

@@ -125,7 +125,7 @@ def rescaled_stat(spec: TensorSpec, old: torch.Tensor, scale: float, eps: float)
     return old * scale if spec.kind == "mean" else (square * old - (1 - square) * eps).clamp_min(0)
 
 
-def constant_of(step: Step, spec: TensorSpec) -> float | None:
+def constant_of(step: Step, spec: TensorSpec) -> complex | None:
     """What new entries of a tensor hold if they are not drawn: the initialiser's constant, a norm's default."""
     constant = step.plan.initial[spec.name].constant
     return CONSTANTS.get(spec.kind) if constant is None else constant

@@ -126,6 +126,6 @@ def _degree(still: Tensor, once: Any, twice: Any) -> int:
     """The power of 2 by which state moved further when gradients doubled; 0 where it is none of 1 and 2."""
     if not all(isinstance(t, Tensor) and t.numel() == still.numel() for t in (once, twice)):
         return 0
-    small, large = (float((t.flatten() - still).double().norm()) for t in (once, twice))
+    small, large = (float((t.flatten() - still).abs().double().norm()) for t in (once, twice))
     power = math.log2(large / small) if small > 0 and large > 0 else 0.0
     return round(power) if abs(power - round(power)) < 0.02 and round(power) in (1, 2) else 0

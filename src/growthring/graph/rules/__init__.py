@@ -6,12 +6,15 @@ touches, with the reason.
 """
 
 from growthring.graph.rules import (
+    complex_numbers as complex_numbers,
     contraction as contraction,
+    einsum as einsum,
     elementwise as elementwise,
     factory as factory,
     norms as norms,
     reduction as reduction,
     selection as selection,
     structure as structure,
+    writing as writing,
 )
 from growthring.graph.rules.walk import Info as Info, Walk as Walk, register_rule as register_rule

@@ -132,38 +132,6 @@ def addmm(walk: Walk, op: Op) -> None:
     walk.set(out, axes, scale)
 
 
-@register_rule("aten.einsum")
-def einsum(walk: Walk, op: Op) -> None:
-    """Letters shared by two operands and gone from the result are contracted; all others pass."""
-    equation = str(op.args[0]).replace(" ", "")
-    infos = [walk.info(v) for v in op.args[1]]
-    out = op.outputs[0]
-    if "..." in equation or "->" not in equation or len(infos) > 2:
-        for info in infos:
-            walk.freeze(info.axes, f"has the equation '{equation}', which no rule follows")
-        walk.set(out, walk.fixed(out), walk.demand(*infos))
-        return
-    left, right = equation.split("->")
-    terms = left.split(",")
-    places: dict[str, list[tuple[Info, int]]] = {}
-    for info, term in zip(infos, terms, strict=True):
-        for i, letter in enumerate(term):
-            places.setdefault(letter, []).append((info, i))
-    for letter, found in places.items():
-        axes = [info.axes[i] for info, i in found]
-        if letter not in right and len(found) == 2 and found[0][0] is not found[1][0]:
-            (a, i), (b, j) = found
-            walk.contract(*((b, j, a, i) if b.use is not None else (a, i, b, j)))
-        elif letter not in right or len(found) > 2:
-            walk.freeze(axes, "sums over it")
-        elif len(found) == 2:
-            walk.same(axes[0], axes[1])
-            walk.even(axes[:1])
-    result = [places[letter][0][0].axes[places[letter][0][1]] for letter in right]
-    scale = _contraction_scale(walk, *infos) if len(infos) == 2 else walk.carry(*infos)
-    walk.set(out, result, scale)
-
-
 @register_rule("aten.scaled_dot_product_attention")
 def attention(walk: Walk, op: Op) -> None:
     """softmax(scale · q kᵀ + mask) v over q[…, h, t, d], k[…, h, s, d], v[…, h, s, e].

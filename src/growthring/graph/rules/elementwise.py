@@ -24,7 +24,7 @@ _NONLINEAR = (
     "aten.remainder", "aten.fmod", "aten.floor_divide", "aten.bitwise_and", "aten.bitwise_or",
     "aten.bitwise_xor", "aten.logical_and", "aten.logical_or", "aten.logical_xor", "aten.eq", "aten.ne",
     "aten.lt", "aten.le", "aten.gt", "aten.ge", "aten.atan2", "aten.hypot", "aten.xlogy", "aten.__and__",
-    "aten.__or__", "aten.logit", "aten.erfinv", "aten.__xor__", "aten.copy",
+    "aten.__or__", "aten.logit", "aten.erfinv", "aten.__xor__", "aten.angle", "aten.polar",
 )  # fmt: skip
 
 

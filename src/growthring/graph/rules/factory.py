@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from growthring.core.axes import Axis
 from growthring.graph.rules.walk import Walk, register_rule
 from growthring.graph.trace import Op
 
@@ -12,17 +15,26 @@ def constant_fill(walk: Walk, op: Op) -> None:
     """A constant of a shape that the model's code computes: it may follow any width it is used with."""
     out = op.outputs[0]
     axes = [walk.unifier.fresh(n) for n in out.shape]
-    walk.even(axes)  # every entry is the same
-    scale = walk.demand()
-    walk.set(out, axes, scale, constant=True)
+    every = range(len(axes))
+    walk.set(out, axes, _fill_scale(walk, op, axes), constant=True, repeated=every)
 
 
 @register_rule("aten.zeros_like", "aten.ones_like", "aten.full_like", "aten.empty_like")
 def constant_like(walk: Walk, op: Op) -> None:
     """A constant of the shape of its input."""
-    x = walk.info(next(op.inputs()))
-    walk.even(x.axes)
-    walk.set(op.outputs[0], x.axes, walk.demand(), constant=True)
+    x, out = walk.info(next(op.inputs())), op.outputs[0]
+    every = range(len(x.axes))
+    walk.set(out, x.axes, _fill_scale(walk, op, x.axes), constant=True, repeated=every)
+
+
+def _fill_scale(walk: Walk, op: Op, axes: Sequence[Axis]) -> int:
+    """Zeros have any scale, and both halves of a pair may hold them; other numbers settle both."""
+    base = ".".join(op.name.split(".")[:2])
+    fill = {"aten.full": 1, "aten.full_like": 1, "aten.new_full": 2}.get(base)
+    if "zeros" in base or (fill is not None and op.args[fill] == 0):
+        return walk.scales.fresh()
+    walk.even(axes)
+    return walk.demand()
 
 
 @register_rule("aten.arange", "aten.linspace", "aten.eye", "aten.scalar_tensor", "aten.rand", "aten.randn",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
+
+import torch
 
 from growthring.core.axes import Axis, Concat, Fixed, Product
 from growthring.graph.rules.structure import argument, axis_numbers
-from growthring.graph.rules.walk import Walk, register_rule
+from growthring.graph.rules.walk import Info, Walk, register_rule
 from growthring.graph.trace import Op, Value
 
 
@@ -124,9 +127,7 @@ def unbind(walk: Walk, op: Op) -> None:
         walk.set(value, slices, x.scale, constant=x.constant)
 
 
-@register_rule(
-    "aten.index", "aten._unsafe_index", "aten.index_select", "aten.gather", "aten.take_along_dim"
-)
+@register_rule("aten.index", "aten._unsafe_index", "aten.index_select")
 def index(walk: Walk, op: Op) -> None:
     """Entries picked by number: the indexed axes keep their size, the others pass."""
     x_value, out = op.args[0], op.outputs[0]
@@ -138,20 +139,56 @@ def index(walk: Walk, op: Op) -> None:
         (dim,) = axis_numbers(op.args[1], len(x.axes))
         walk.freeze([x.axes[dim]], does)
         axes = _replace(x.axes, dim, Fixed(out.shape[dim]))
-    elif base in ("aten.gather", "aten.take_along_dim"):
-        for value in op.inputs():
-            walk.freeze(walk.info(value).axes, does)
-        axes = list(walk.fixed(out))
     else:
-        given: list[Value | None] = list(op.args[1])
-        indexed = [d for d, v in enumerate(given) if v is not None]
-        walk.freeze([x.axes[d] for d in indexed], does)
-        kept = [a for d, a in enumerate(x.axes) if d not in indexed]
-        adjacent = indexed == list(range(indexed[0], indexed[-1] + 1)) if indexed else True
-        at = indexed[0] if indexed and adjacent else 0
-        picked = len(out.shape) - len(kept)
-        axes = [*kept[:at], *(Fixed(n) for n in out.shape[at : at + picked]), *kept[at:]]
+        axes = picked_axes(walk, x, op.args[1], does)
+    for value in list(op.inputs())[1:]:
+        walk.freeze(walk.info(value).axes, "picks entries with it")
     walk.even(axes)
+    walk.set(out, axes, x.scale, constant=x.constant)
+
+
+def picked_axes(walk: Walk, x: Info, given: Sequence[Value | None], does: str) -> list[Axis]:
+    """The axes of x[given]: those indexed by number keep their size and are replaced by those of the indices."""
+    if any(v is not None and v.dtype in (torch.bool, torch.uint8) for v in given):
+        raise NotImplementedError("indexing by a mask")
+    indexed = [d for d, v in enumerate(given) if v is not None]
+    walk.freeze([x.axes[d] for d in indexed], does)
+    kept = [a for d, a in enumerate(x.axes) if d not in indexed]
+    adjacent = indexed == list(range(indexed[0], indexed[-1] + 1)) if indexed else True
+    at = indexed[0] if indexed and adjacent else 0
+    shape = torch.broadcast_shapes(*(v.shape for v in given if v is not None))
+    return [*kept[:at], *(Fixed(n) for n in shape), *kept[at:]]
+
+
+def follows_index(walk: Walk, index: Info, d: int, n: int) -> bool:
+    """Whether axis d of an index tensor only repeats one column, so that the axis beside it may grow."""
+    return d in index.repeated and walk.size(index.axes[d]) == n
+
+
+@register_rule("aten.gather", "aten.take_along_dim")
+def gather(walk: Walk, op: Op) -> None:
+    """Entries picked along one axis; the others pass where the index is the same all along them."""
+    out = op.outputs[0]
+    is_gather = op.name.startswith("aten.gather")
+    x, indices = (walk.info(op.args[i]) for i in ((0, 2) if is_gather else (0, 1)))
+    dim = op.args[1] if is_gather else argument(op, 2, "dim")
+    does = "picks entries of it by number"
+    if dim is None:
+        walk.freeze([*x.axes, *indices.axes], does)
+        walk.set(out, walk.fixed(out), x.scale, constant=x.constant)
+        return
+    axes: list[Axis] = []
+    for d, n in enumerate(out.shape):
+        whole = walk.size(x.axes[d]) == n
+        is_broadcast = not is_gather and walk.size(indices.axes[d]) == 1
+        if d != dim % len(out.shape) and whole and is_broadcast:
+            axes.append(x.axes[d])
+        elif d != dim % len(out.shape) and whole and follows_index(walk, indices, d, n):
+            walk.same(x.axes[d], indices.axes[d])
+            axes.append(x.axes[d])
+        else:
+            walk.freeze([x.axes[d], indices.axes[d]], does)
+            axes.append(Fixed(n))
     walk.set(out, axes, x.scale, constant=x.constant)
 
 

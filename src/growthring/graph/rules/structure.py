@@ -24,13 +24,14 @@ def axis_numbers(given: Any, ndim: int) -> list[int]:
     "aten.contiguous", "aten.clone", "aten.alias", "aten.detach", "aten.to", "aten._to_copy",
     "aten.type_as", "aten.dropout", "aten.feature_dropout", "aten.alpha_dropout", "aten.lift_fresh_copy",
     "aten.float", "aten.double", "aten.half", "aten.bfloat16", "aten.native_dropout", "aten.neg",
-    "aten.positive", "aten.view_as_real_copy", "aten.requires_grad",
+    "aten.positive", "aten.requires_grad", "aten.conj", "aten._conj", "aten.conj_physical",
+    "aten.resolve_conj", "aten.resolve_neg", "aten.real", "aten.imag",
 )  # fmt: skip
 def identity(walk: Walk, op: Op) -> None:
     """Entry by entry, linear and odd: axes, parity and scale pass."""
     x = walk.info(next(op.inputs()))
     for value in op.outputs:
-        walk.set(value, x.axes, x.scale, x, x.source, x.constant, x.stack)
+        walk.set(value, x.axes, x.scale, x, x.source, x.constant, x.stack, repeated=x.repeated)
 
 
 @register_rule(
@@ -204,29 +205,45 @@ def permute(walk: Walk, op: Op) -> None:
 
 @register_rule("aten.expand", "aten.expand_as", "aten.broadcast_to")
 def expand(walk: Walk, op: Op) -> None:
-    """Axes of one entry are repeated by a number in the model's code; the others stay."""
+    """Axes of one entry are repeated by a number in the model's code, which may follow a width; the others stay."""
     x_value, out = next(op.inputs()), op.outputs[0]
     x = walk.info(x_value)
     new = len(out.shape) - len(x.axes)
-    axes: list[Axis] = [Fixed(n) for n in out.shape]
-    source: list[int | None] = [None] * len(axes)
-    for i, axis in enumerate(x.axes):
-        if x_value.shape[i] != 1 or out.shape[new + i] == 1:
-            axes[new + i] = axis
-            source[new + i] = x.source[i] if x.use else None
-    walk.set(out, axes, x.scale, x, source if x.use else None, x.constant)
+    axes: list[Axis] = []
+    source: list[int | None] = []
+    repeated = []
+    for d, n in enumerate(out.shape):
+        i = d - new
+        if i >= 0 and x_value.shape[i] == n:
+            axes.append(x.axes[i])
+            source.append(x.source[i] if x.use else None)
+            repeated += [d] if i in x.repeated or n == 1 else []
+        else:
+            axes.append(walk.unifier.fresh(n))
+            source.append(None)
+            repeated.append(d)
+    walk.even(axes[d] for d in repeated)
+    walk.set(out, axes, x.scale, x, source if x.use else None, x.constant, repeated=repeated)
 
 
 @register_rule("aten.repeat", "aten.tile")
 def repeat(walk: Walk, op: Op) -> None:
-    """The whole axis, n times over: a product with a fixed outer factor."""
+    """The whole axis, n times over: a product with a fixed outer factor; one entry repeated may follow a width."""
     x, out = walk.info(next(op.inputs())), op.outputs[0]
     new = len(out.shape) - len(x.axes)
-    axes: list[Axis] = [Fixed(n) for n in out.shape[:new]]
-    for axis, n in zip(x.axes, out.shape[new:], strict=True):
+    axes: list[Axis] = []
+    repeated = []
+    for d, n in enumerate(out.shape):
+        axis: Axis = x.axes[d - new] if d >= new else Fixed(1)
         times = n // max(walk.size(axis), 1)
-        axes.append(axis if times == 1 else Product((Fixed(times), axis)))
-    walk.set(out, axes, x.scale, constant=x.constant)
+        if times != 1 and walk.size(axis) == 1:
+            axis = walk.unifier.fresh(n)
+            repeated.append(d)
+        elif times != 1:
+            axis = Product((Fixed(times), axis))
+        axes.append(axis)
+    walk.even(axes[d] for d in repeated)
+    walk.set(out, axes, x.scale, constant=x.constant, repeated=repeated)
 
 
 @register_rule("aten.repeat_interleave")
@@ -242,3 +259,19 @@ def repeat_interleave(walk: Walk, op: Op) -> None:
         (d,) = axis_numbers(dim, len(axes))
         axes[d] = Product((axes[d], Fixed(op.args[1])))
     walk.set(out, axes, x.scale, constant=x.constant)
+
+
+@register_rule("higher_order._add_batch_dim", "higher_order._remove_batch_dim")
+def batch_dim(walk: Walk, op: Op) -> None:
+    """Vmap takes an axis away, runs its function once on what is left, and puts the axis back."""
+    x, out = walk.info(op.args[0]), op.outputs[0]
+    axes, source = list(x.axes), list(x.source)
+    if op.name.startswith("higher_order._add"):
+        (dim,) = axis_numbers(op.args[1], len(axes))
+        walk.freeze([axes.pop(dim)], "maps over it")
+        del source[dim : dim + 1]
+    else:
+        (dim,) = axis_numbers(op.args[3], len(out.shape))
+        axes.insert(dim, Fixed(out.shape[dim]))
+        source.insert(dim, None)
+    walk.set(out, axes, x.scale, x if x.use else None, source if x.use else None, x.constant)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from growthring.core.axes import Axis, Fixed, refs
 from growthring.core.variance import Record
-from growthring.errors import WidthGroupError
+from growthring.errors import GrowthError, WidthGroupError
 from growthring.graph.scales import Scales
-from growthring.graph.trace import Op, Trace, Value
+from growthring.graph.trace import BRANCH, Op, Trace, Value
 from growthring.graph.unify import Reason, Unifier
 
 Rule = Callable[["Walk", Op], None]
@@ -82,6 +84,7 @@ class Info:
         stack: where an axis of a few entries will be taken apart by select or unbind: (its index,
             the other axes of each slice). Fused projections stack queries, keys and values, which
             differ in parity.
+        repeated: the axes along which all entries are the same, whatever their number.
     """
 
     axes: tuple[Axis, ...]
@@ -91,6 +94,7 @@ class Info:
     constant: bool = False
     stack: tuple[int, tuple[tuple[Axis, ...], ...]] | None = None
     label: str = ""
+    repeated: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -143,7 +147,7 @@ class Walk:
             self.index, self.op = index, op
             if not op.outputs:
                 continue
-            (find_rule(op.name) or _no_rule)(self, op)
+            self._apply(find_rule(op.name) or _no_rule, op)
             missing = [v for v in op.outputs if v not in self.infos]
             if missing:
                 raise WidthGroupError(
@@ -159,6 +163,23 @@ class Walk:
         # A parameter that turned out to be a weight, bias or gain has a record of its own kind.
         spent = {id(r) for use, r in self._direct if use.kind not in ("direct", "table", "buffer")}
         self.scales.records[:] = [r for r in self.scales.records if id(r) not in spent]
+
+    def _apply(self, rule: Rule, op: Op) -> None:
+        """Runs a rule; one that fails, or whose axes do not fit, is taken back and everything frozen."""
+        state = _State(self, op)
+        try:
+            rule(self, op)
+            for value in op.outputs:
+                if value in self.infos:
+                    axes = self.infos[value].axes
+                    found = tuple(self.size(a) for a in axes)
+                    assert found == value.shape, f"axes of {found} for {value.shape}"
+        except GrowthError:
+            raise
+        except Exception as error:  # an argument form that the rule's author did not think of
+            state.restore()
+            text = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+            _freeze_all(self, op, f"has an argument form that its rule does not know ({text})")
 
     # Reading.
 
@@ -181,6 +202,9 @@ class Walk:
 
     def fade_in(self, axis: Axis) -> None:
         """The present operator is a norm over `axis`, whose statistics have to fade in when it grows."""
+        if self.op.call.startswith(BRANCH):
+            self.freeze([axis], "normalises it in a branch, where statistics cannot fade in")
+            return
         call = self.op.call or self.op.module
         order = self._norm_calls[call] = self._norm_calls.get(call, -1) + 1
         for other in self.statistics:
@@ -295,6 +319,7 @@ class Walk:
         constant: bool = False,
         stack: tuple[int, tuple[tuple[Axis, ...], ...]] | None = None,
         label: str = "",
+        repeated: Iterable[int] = (),
     ) -> None:
         """Gives an output its axes; `like` and `source` keep track of rearranged parameters."""
         assert len(axes) == len(value.shape), f"{self.op.name}: {len(axes)} axes for {value.shape}"
@@ -302,7 +327,14 @@ class Walk:
         if use is not None and like is not None:
             label = label or like.label
         self.infos[value] = Info(
-            tuple(axes), scale, use, tuple(source or ()), constant, stack, label
+            tuple(axes),
+            scale,
+            use,
+            tuple(source or ()),
+            constant,
+            stack,
+            label,
+            frozenset(repeated),
         )
 
     def fixed(self, value: Value) -> tuple[Axis, ...]:
@@ -310,11 +342,44 @@ class Walk:
         return tuple(Fixed(n) for n in value.shape)
 
 
+class _State:
+    """What a rule may have noted by the time it fails; statements about axes stay, they only restrict."""
+
+    def __init__(self, walk: Walk, op: Op) -> None:
+        self._walk = walk
+        lists: list[list[Any]] = [
+            walk.scales.records, walk.statistics, walk.ties, walk._direct, *walk.pieces.values()
+        ]  # fmt: skip
+        self._lengths = [(items, len(items)) for items in lists]
+        self._attributes, self._pieces = len(walk.attributes), len(walk.pieces)
+        used = [walk.infos[v].use for v in op.inputs() if v in walk.infos]
+        self._uses = [(use, {k: copy.copy(v) for k, v in vars(use).items()}) for use in used if use]
+
+    def restore(self) -> None:
+        """As before the rule; parameters that it used get their uses anew."""
+        walk = self._walk
+        for items, length in self._lengths:
+            del items[length:]
+        while len(walk.attributes) > self._attributes:
+            walk.attributes.popitem()
+        while len(walk.pieces) > self._pieces:
+            walk.pieces.popitem()
+        walk.expected.pop(walk.index, None)
+        for use, held in self._uses:
+            vars(use).update(held)
+        for key in [key for key in walk._own if key[1] == walk.index]:
+            own = walk._own.pop(key)
+            walk.uses[own.label] = [u for u in walk.uses[own.label] if u is not own.use]
+
+
 def _no_rule(walk: Walk, op: Op) -> None:
     """An operator nobody wrote a rule for: nothing that touches it may change."""
     walk.unknown.setdefault(op.name, op.module)
+    _freeze_all(walk, op, "has no axis rule (register one with growthring.graph.register_rule)")
+
+
+def _freeze_all(walk: Walk, op: Op, does: str) -> None:
     infos = [walk.info(v) for v in op.inputs()]
-    does = "has no axis rule (register one with growthring.graph.register_rule)"
     for info in infos:
         walk.freeze(info.axes, does)
     scale = walk.demand(*infos)
