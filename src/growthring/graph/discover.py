@@ -15,7 +15,6 @@ from growthring.graph.check import check_inputs, check_model
 from growthring.graph.fit import Fit, fit, recheck
 from growthring.graph.groups import WidthGroups
 from growthring.graph.laws import log_ratios
-from growthring.graph.recognise import collapse_norms, recognise_norms
 from growthring.graph.skeleton import copy_with, named_tensors
 from growthring.graph.trace import ExampleInputs, Trace, trace
 from growthring.graph.unify import Reason
@@ -78,9 +77,7 @@ def discover(
         raise InputError(f"heads={heads!r} is not one of {', '.join(get_args(Heads))}.")
     patterns = [freeze] if isinstance(freeze, str) else list(freeze)
     traces, modes = _traces(model, example_inputs, outputs)
-    norms = recognise_norms(model, traces[0])
-    traces = [collapse_norms(t, norms) for t in traces]
-    analysis = Analysis(model, traces, norms, patterns, heads)
+    analysis = Analysis(model, traces, patterns, heads)
     result, tied = Fit(dict(analysis.attributes())), False
     while growing := analysis.choose():
         # First with equal sizes set apart; code that relies on them being equal fails, and gets

@@ -25,6 +25,7 @@ from torch.export.graph_signature import InputKind
 
 from growthring.errors import InputError, TraceError
 from growthring.graph.running import fixed_random, kept_buffers
+from growthring.graph.sites import META, SiteRecorder
 from growthring.graph.watch import watch_reads
 
 ExampleInputs = torch.Tensor | Sequence[Any] | Mapping[str, Any]
@@ -49,6 +50,7 @@ class Op:
         outputs: the values it returns.
         module: qualified name of the module whose forward called it ("" is the model itself).
         call: names the call of that module (a module may be called several times).
+        site: of a reduction that the code calls by name: the module that runs it, and where in its code.
     """
 
     name: str
@@ -57,6 +59,7 @@ class Op:
     outputs: tuple[Value, ...]
     module: str
     call: str = ""
+    site: tuple[str, str] | None = None
 
     def where(self) -> str:
         """For messages: the operator and the module that calls it."""
@@ -196,7 +199,8 @@ class _Flat(nn.Module):
         self.names = names
 
     def forward(self, *args: Any, **kwargs: Any) -> list[torch.Tensor]:
-        return output_tensors(self.model(*args, **kwargs), self.names)
+        with SiteRecorder(self.model):
+            return output_tensors(self.model(*args, **kwargs), self.names)
 
 
 @contextlib.contextmanager
@@ -421,5 +425,6 @@ def _run(gm: torch.fx.GraphModule, env: dict[torch.fx.Node, Any], result: Trace)
                 call = list(stack)[-1]
                 module = str(stack[call][0]).removeprefix("model").removeprefix(".")
             outputs = tuple(_values(env[node]))
-            result.ops.append(Op(str(node.target), args, kwargs, outputs, module, call))
+            site = node.meta.get(META)
+            result.ops.append(Op(str(node.target), args, kwargs, outputs, module, call, site))
     return None

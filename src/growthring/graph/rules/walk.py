@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from growthring.core.axes import Axis, Fixed, refs
 from growthring.core.variance import Record
 from growthring.errors import WidthGroupError
+from growthring.graph.recognise import Norm, affine_parameters, find_norms
 from growthring.graph.scales import Scales
 from growthring.graph.trace import Op, Trace, Value
 from growthring.graph.unify import Reason, Unifier
@@ -95,17 +96,26 @@ class Info:
 
 @dataclass(frozen=True)
 class Statistics:
-    """A layer or RMS norm over an axis that may grow: its statistics have to fade in.
+    """A reduction over an axis that may grow (a norm, a mean, …): its new entries have to fade in.
 
     Attributes:
         module: the module whose code calls it.
-        axis: the axis it normalises.
-        order: how many norms the same call of that module ran before it.
+        axis: an axis that it reduces.
+        site: where in that code (see `graph/sites.py`).
+        position: which of the axes that the call reduces it is, in the order in which they are given.
+        count: how many axes the call reduces.
     """
 
     module: str
     axis: Axis
-    order: int = 0
+    site: str = ""
+    position: int = 0
+    count: int = 1
+
+    @property
+    def place(self) -> tuple[str, str, int]:
+        """What identifies it."""
+        return (self.module, self.site, self.position)
 
 
 class Walk:
@@ -118,7 +128,7 @@ class Walk:
         self.trace = trace
         self.uses: dict[str, list[Use]] = {}
         self.statistics: list[Statistics] = []
-        self._norm_calls: dict[str, int] = {}
+        self._norms = find_norms(trace)
         self.attributes: dict[tuple[str, str], tuple[Axis, ...]] = {}
         self.ties: list[tuple[Axis, Axis, str]] = []
         self.unknown: dict[str, str] = {}
@@ -143,12 +153,15 @@ class Walk:
             self.index, self.op = index, op
             if not op.outputs:
                 continue
+            first_record = len(self.scales.records)
             (find_rule(op.name) or _no_rule)(self, op)
             missing = [v for v in op.outputs if v not in self.infos]
             if missing:
                 raise WidthGroupError(
                     f"the rule for '{op.name}' gave an output no axes; call walk.set."
                 )
+            if id(op) in self._norms:
+                self._normalise(self._norms[id(op)], op, first_record)
         for i, value in enumerate(self.trace.outputs):
             info = self.info(value)
             for j, axis in enumerate(info.axes):
@@ -157,6 +170,25 @@ class Walk:
         # A parameter that turned out to be a weight, bias or gain has a record of its own kind.
         spent = {id(r) for use, r in self._direct if use.kind not in ("direct", "table", "buffer")}
         self.scales.records[:] = [r for r in self.scales.records if id(r) not in spent]
+        for name, kind in affine_parameters(self.trace, self._norms.values()).items():
+            for use in self.uses.get(name, ()):
+                use.kind = kind if use.kind == "direct" else use.kind
+
+    def _normalise(self, norm: Norm, op: Op, first_record: int) -> None:
+        """Inside a norm scales are nobody's business: its results have one of their own."""
+        del self.scales.records[first_record:]
+        norm.indices[id(op)] = self.index
+        if op is norm.ops[0] and norm.root in self.infos:
+            root = self.infos[norm.root].scale
+            self.scales.add("norm", (root,), None, where=self.where())
+        for value in op.outputs:
+            scale = self._one
+            for number, power in norm.numbers.get(value, {}).items():
+                before, scale = scale, self.scales.fresh()
+                self.scales.add(
+                    "scalar", (before,), scale, where=self.where(), op=norm.indices[number], power=power
+                )
+            self.infos[value] = replace(self.infos[value], scale=scale)
 
     # Reading.
 
@@ -177,14 +209,27 @@ class Walk:
             self._own[key] = Info(axes, scale, use, tuple(range(len(axes))), label=name)
         return self._own[key]
 
-    def fade_in(self, axis: Axis) -> None:
-        """The present operator is a norm over `axis`, whose statistics have to fade in when it grows."""
-        call = self.op.call or self.op.module
-        order = self._norm_calls[call] = self._norm_calls.get(call, -1) + 1
+    def fade_in(self, axis: Axis, position: int = 0, count: int = 1) -> None:
+        """The present operator reduces `axis`, whose new entries have to fade in when it grows.
+
+        Args:
+            axis: the axis.
+            position: which of the axes that the operator reduces it is.
+            count: how many axes it reduces.
+        """
+        if self.op.site is None:
+            self.freeze([axis], "combines its entries in code that a fade does not reach")
+            return
+        module, site = self.op.site
+        found = Statistics(module, axis, site, position, count)
         for other in self.statistics:
-            if (other.module, other.order) == (self.op.module, order):
-                self.same(other.axis, axis)  # one norm of the code, called again
-        self.statistics.append(Statistics(self.op.module, axis, order))
+            if (other.module, other.site) != (found.module, found.site):
+                continue
+            if other.count != count:
+                self.freeze([axis, other.axis], "is called over different numbers of axes")
+            elif other.position == position:
+                self.same(other.axis, axis)  # one call in the code, run again
+        self.statistics.append(found)
 
     def where(self) -> str:
         """Names the present operator, for reasons."""
