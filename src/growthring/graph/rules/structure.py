@@ -204,16 +204,23 @@ def permute(walk: Walk, op: Op) -> None:
 
 @register_rule("aten.expand", "aten.expand_as", "aten.broadcast_to")
 def expand(walk: Walk, op: Op) -> None:
-    """Axes of one entry are repeated by a number in the model's code; the others stay."""
+    """Axes of one entry are repeated, by a number in the model's code or as often as another tensor's; the others stay."""
     x_value, out = next(op.inputs()), op.outputs[0]
     x = walk.info(x_value)
     new = len(out.shape) - len(x.axes)
     axes: list[Axis] = [Fixed(n) for n in out.shape]
+    if op.name.startswith("aten.expand_as"):
+        axes = list(walk.info(op.args[1]).axes)
     source: list[int | None] = [None] * len(axes)
     for i, axis in enumerate(x.axes):
         if x_value.shape[i] != 1 or out.shape[new + i] == 1:
-            axes[new + i] = axis
+            if isinstance(axes[new + i], Fixed):
+                axes[new + i] = axis
+            walk.same(axes[new + i], axis)
             source[new + i] = x.source[i] if x.use else None
+    # what is repeated is equal in the halves of a pair
+    walk.even(a for a, n in zip(axes[new:], x_value.shape, strict=True) if n == 1)
+    walk.even(axes[:new])
     walk.set(out, axes, x.scale, x, source if x.use else None, x.constant)
 
 
