@@ -11,10 +11,11 @@ class Fade:
     Attributes:
         start: weight of each entry when the fade began (1 for old entries, 0 for new ones).
         progress: 0 … 1; the weights are start + (1 - start) · progress.
+        is_mean: of a sum that the code divides by the number of entries: weights are shared out over all of them.
     """
 
-    def __init__(self, start: torch.Tensor, progress: float = 0.0) -> None:
-        self.start, self.progress = start, progress
+    def __init__(self, start: torch.Tensor, progress: float = 0.0, is_mean: bool = False) -> None:
+        self.start, self.progress, self.is_mean = start, progress, is_mean
         self._cast: torch.Tensor | None = None
         self._total: float | None = None
 
@@ -40,7 +41,8 @@ class Fade:
         if cast is None or cast.device != x.device or cast.dtype != dtype:
             # without gradient tracking: an inference tensor could not be saved for backward later
             with torch.inference_mode(False):
-                cast = self._cast = self.weights.to(device=x.device, dtype=dtype)
+                weights = self.weights * (len(self) / self.total if self.is_mean else 1.0)
+                cast = self._cast = weights.to(device=x.device, dtype=dtype)
         return cast.reshape([-1] + [1] * (x.dim() - 1 - dim))
 
     def advance(self, progress: float) -> None:

@@ -29,7 +29,7 @@ class Fades:
         self.model = model
         self._fades: dict[Place, Fade] = {}
         self._stand_ins: dict[str, FadedForward] = {}
-        self._places = {s.place for s in statistics}
+        self._places = {s.place: s.is_mean for s in statistics}
         for path, module in model.named_modules():
             stand_in = vars(module).get("forward")
             if isinstance(stand_in, FadedForward):
@@ -54,7 +54,7 @@ class Fades:
                 previous = self._fades.get(s.place)
                 start = torch.zeros(len(lay.source), dtype=torch.float64)
                 start[lay.old] = 1.0 if previous is None else previous.weights
-                self._begin(s.place, Fade(start))
+                self._begin(s.place, Fade(start, is_mean=s.is_mean))
         return [lambda: self._restore(kept)]
 
     def advance(self, progress: float) -> None:
@@ -90,16 +90,14 @@ class Fades:
         """Begins the saved fades anew."""
         fades: dict[Place, Fade] = {}
         for s in state:
-            place = (s.get("module"), s.get("site"), s.get("position"))
+            place: Any = (s.get("module"), s.get("site"), s.get("position"))
             if place not in self._places:
                 raise FadeError(
                     f"the saved state has a fade at '{place[1]}' in '{place[0]}', and the model's code takes no "
                     "statistics there: it was saved by other code, or by another version of Python or "
                     "growthring. Resume with those, or from a stage whose fades had ended."
                 )
-            fades[(s["module"], s["site"], int(s["position"]))] = Fade(
-                s["start"].clone(), float(s["progress"])
-            )
+            fades[place] = Fade(s["start"].clone(), float(s["progress"]), self._places[place])
         self._restore(fades)
 
     def _begin(self, place: Place, fade: Fade) -> None:

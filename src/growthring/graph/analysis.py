@@ -320,8 +320,11 @@ class Analysis:
                 f"frozen:\n  {listed}"
             )
         keys = {g.key for g in groups}
+        means = {law.mean for law in fitted.laws.values()}
         statistics = [
-            replace(s, axis=self._known(s.axis, keys)) for w in walks for s in w.statistics
+            replace(s, axis=self._known(s.axis, keys), is_mean=(s.module, s.site) in means)
+            for w in walks
+            for s in w.statistics
         ]
         unique = {s.place: s for s in statistics}
         return WidthGroups(

@@ -104,7 +104,7 @@ def discover(
             preserve(analysis.scales.records, analysis.scales.count, {}, ratios)
             break
         except ScaleConflict as conflict:
-            axes = [law.axis for law in result.laws.values()]
+            axes = [law.axis for law in result.laws.values() if law.mean is None]
             analysis.unifier.freeze(axes, Reason("scale", str(conflict)))
     return analysis.result(result, tied)
 

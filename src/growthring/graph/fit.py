@@ -286,7 +286,7 @@ def _explained(
         ratio = math.log(size(axis, probe.full) / size(axis, probe.small))
         for power in _POWERS:
             if math.isclose(change, power * ratio, rel_tol=1e-6):
-                laws[index] = Law(axis, power)
+                laws[index] = Law(axis, power, walk.mean_at(op, axis, power))
                 return True
     return False
 

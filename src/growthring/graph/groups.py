@@ -107,10 +107,14 @@ class WidthGroup:
 
 @dataclass(frozen=True)
 class Law:
-    """A factor in the model's code that follows a width: factor ∝ size(axis) ** power."""
+    """A factor in the model's code that follows a width: factor ∝ size(axis) ** power.
+
+    `mean` is the module and site of the sum over that width of which it makes a mean, if it does.
+    """
 
     axis: Axis
     power: float
+    mean: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ norm: weights in front of it may be rescaled. No name, attribute or layout of th
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from growthring.graph.trace import Op, Trace, Value
@@ -67,13 +67,13 @@ class Norm:
         root: what it normalises.
         ops: its operators, in order.
         numbers: result -> the powers with which factors in the code (by operator) enter into it.
-        indices: operator -> its index, filled in as the trace is walked.
+        gains: operator -> a parameter that it multiplies by before the norm is through.
     """
 
     root: Value
     ops: list[Op]
     numbers: dict[Value, dict[int, float]]
-    indices: dict[int, int] = field(default_factory=dict)
+    gains: dict[int, Value]
 
 
 def _base(op: Op) -> str:
@@ -88,7 +88,7 @@ def find_norms(trace: Trace) -> dict[int, Norm]:
         if _base(op) not in REDUCTIONS or id(op) in found:
             continue
         for root in _candidates(op, producers):
-            norm = _grow_from(trace, root)
+            norm = _grow_from(trace, root, producers)
             if norm is not None and any(o is op for o in norm.ops):
                 if not any(id(o) in found for o in norm.ops):
                     found |= {id(o): norm for o in norm.ops}
@@ -110,9 +110,10 @@ def _candidates(op: Op, producers: dict[Value, Op]) -> Iterator[Value]:
         frontier = following
 
 
-def _grow_from(trace: Trace, root: Value) -> Norm | None:
+def _grow_from(trace: Trace, root: Value, producers: dict[Value, Op]) -> Norm | None:
     """The norm of a value, if its results lose every factor on it and nothing in between is used elsewhere."""
     degrees: dict[Value, _Degree] = {root: _Degree(1.0)}
+    gains: dict[int, Value] = {}
     makers: dict[Value, Op] = {}
     ends: dict[Value, _Degree] = {}
     queue, seen = [root], set()
@@ -123,6 +124,8 @@ def _grow_from(trace: Trace, root: Value) -> Norm | None:
             if id(op) in seen or not op.outputs:
                 continue
             results = _degrees(op, degrees)
+            if results is None:
+                results = _gained(trace, op, degrees, gains, producers)
             if results is None:
                 continue
             seen.add(id(op))
@@ -148,8 +151,29 @@ def _grow_from(trace: Trace, root: Value) -> Norm | None:
             leaks = out in trace.outputs or any(id(c) not in members for c in users)
             if leaks and out not in ends:
                 return None
+    if any(power != 1 for d in ends.values() for key, power in d.numbers if key in gains):
+        return None
     ops = sorted(members.values(), key=lambda op: order[id(op)])
-    return Norm(root, ops, {v: dict(d.numbers) for v, d in ends.items() if makers[v] in ops})
+    return Norm(root, ops, {v: dict(d.numbers) for v, d in ends.items()}, gains)
+
+
+def _gained(
+    trace: Trace,
+    op: Op,
+    known: dict[Value, _Degree],
+    gains: dict[int, Value],
+    producers: dict[Value, Op],
+) -> list[_Degree] | None:
+    """The degree of a product with a gain, which is noted."""
+    tensors = list(op.inputs())
+    outside = [v for v in tensors if v not in known]
+    if _base(op) != "aten.mul" or len(tensors) != 2 or len(outside) != 1:
+        return None
+    if _parameter(trace, outside[0], producers) is None:
+        return None
+    gains[id(op)] = outside[0]
+    x = next(known[v] for v in tensors if v in known)
+    return [x.times(_Degree(0.0, ((id(op), 1.0),)))]
 
 
 def _degrees(op: Op, known: dict[Value, _Degree]) -> list[_Degree] | None:
@@ -197,12 +221,52 @@ def _is_number(item: Any) -> bool:
     return isinstance(item, (int, float)) and not isinstance(item, bool)
 
 
+def mean_of(trace: Trace) -> dict[int, tuple[Op, float]]:
+    """Products with a number that may make a mean of a sum: operator -> (the sum, the power it enters with).
+
+    `x.sum(-1) / d`, `x.norm(dim=-1) * d**-0.5`: nothing in between uses the sum itself.
+    """
+    producers = {v: op for op in trace.ops for v in op.outputs}
+    found: dict[int, tuple[Op, float]] = {}
+    for op in trace.ops:
+        tensors = list(op.inputs())
+        if _base(op) not in ("aten.mul", "aten.div") or len(tensors) != 1:
+            continue
+        value, power = tensors[0], 1.0
+        for _ in range(_MOST_STEPS):
+            maker = producers.get(value)
+            users = [c for c in trace.consumers.get(value, ()) if c.outputs]
+            if maker is None or len(users) != 1 or value in trace.outputs:
+                break
+            base = _base(maker)
+            if base in ("aten.sum", "aten.linalg_vector_norm", "aten.linalg_norm", "aten.norm"):
+                order = 1.0 if base == "aten.sum" else _order(maker)
+                found[id(op)] = (maker, power / order)
+                break
+            number = next((a for a in maker.args[1:2] if _is_number(a)), None)
+            if base in _POWERS:
+                power *= _POWERS[base]
+            elif base == "aten.pow" and number is not None:
+                power *= float(number)
+            elif base not in (*_CASTS, *_SHAPES):
+                break
+            value = next(maker.inputs())
+    return found
+
+
+def _order(op: Op) -> float:
+    order = op.args[1] if len(op.args) > 1 else op.kwargs.get("ord", op.kwargs.get("p"))
+    return float(order) if _is_number(order) else 2.0
+
+
 def affine_parameters(trace: Trace, norms: Iterable[Norm]) -> dict[str, str]:
     """Parameters that multiply ("gain") or shift ("bias") what a norm returns, by name."""
     producers = {v: op for op in trace.ops for v in op.outputs}
     kinds = {"aten.mul": "gain", "aten.add": "bias"}
     found: dict[str, str] = {}
     for norm in {id(n): n for n in norms}.values():
+        inside = [_parameter(trace, v, producers) for v in norm.gains.values()]
+        found |= {name: "gain" for name in inside if name is not None}
         todo = list(norm.numbers)
         while todo:
             value = todo.pop()

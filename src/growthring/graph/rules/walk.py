@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from growthring.core.axes import Axis, Fixed, refs
 from growthring.core.variance import Record
 from growthring.errors import WidthGroupError
-from growthring.graph.recognise import Norm, affine_parameters, find_norms
+from growthring.graph.recognise import Norm, affine_parameters, find_norms, mean_of
 from growthring.graph.scales import Scales
 from growthring.graph.trace import Op, Trace, Value
 from growthring.graph.unify import Reason, Unifier
@@ -104,6 +105,7 @@ class Statistics:
         site: where in that code (see `graph/sites.py`).
         position: which of the axes that the call reduces it is, in the order in which they are given.
         count: how many axes the call reduces.
+        is_mean: it is a sum that the code divides by the axis's size: its mean is what has to be kept.
     """
 
     module: str
@@ -111,6 +113,7 @@ class Statistics:
     site: str = ""
     position: int = 0
     count: int = 1
+    is_mean: bool = False
 
     @property
     def place(self) -> tuple[str, str, int]:
@@ -128,7 +131,9 @@ class Walk:
         self.trace = trace
         self.uses: dict[str, list[Use]] = {}
         self.statistics: list[Statistics] = []
-        self._norms = find_norms(trace)
+        self._norms, self._means = find_norms(trace), mean_of(trace)
+        self._indices: dict[int, int] = {}
+        self._gains: dict[int, int] = {}
         self.attributes: dict[tuple[str, str], tuple[Axis, ...]] = {}
         self.ties: list[tuple[Axis, Axis, str]] = []
         self.unknown: dict[str, str] = {}
@@ -175,20 +180,41 @@ class Walk:
                 use.kind = kind if use.kind == "direct" else use.kind
 
     def _normalise(self, norm: Norm, op: Op, first_record: int) -> None:
-        """Inside a norm scales are nobody's business: its results have one of their own."""
-        del self.scales.records[first_record:]
-        norm.indices[id(op)] = self.index
+        """Inside a norm scales are nobody's business: its results have those of its gains and numbers."""
+        added = self.scales.records[first_record:]
+        self.scales.records[first_record:] = [r for r in added if r.kind == "own"]
+        self._indices[id(op)] = self.index
+        if id(op) in norm.gains:
+            self._gains[id(op)] = self.info(norm.gains[id(op)]).scale
         if op is norm.ops[0] and norm.root in self.infos:
             root = self.infos[norm.root].scale
             self.scales.add("norm", (root,), None, where=self.where())
         for value in op.outputs:
             scale = self._one
-            for number, power in norm.numbers.get(value, {}).items():
+            for other, power in norm.numbers.get(value, {}).items():
                 before, scale = scale, self.scales.fresh()
-                self.scales.add(
-                    "scalar", (before,), scale, where=self.where(), op=norm.indices[number], power=power
-                )
+                if other in norm.gains:
+                    factors = (before, self._gains[other])
+                    self.scales.add("product", factors, scale, where=self.where())
+                else:
+                    index = self._indices[other]
+                    self.scales.add(
+                        "scalar", (before,), scale, where=self.where(), op=index, power=power
+                    )
             self.infos[value] = replace(self.infos[value], scale=scale)
+
+    def mean_at(self, op: Op, axis: Axis, power: float) -> tuple[str, str] | None:
+        """The module and site of a sum that a product with a number ∝ axis^power makes a mean of, if it does."""
+        found = self._means.get(id(op))
+        if found is None or found[0].site is None or not math.isclose(found[1] + power, 0, abs_tol=1e-9):
+            return None
+        site = found[0].site
+        summed = {s.axis for s in self.statistics if (s.module, s.site) == site}
+        if {self.unifier.resolve(a) for a in summed if self.has_width(a)} != {axis}:
+            return None
+        sums = [o for o in self.trace.ops if o.site == site and o.name == found[0].name]
+        means = {id(o) for o, _ in self._means.values()}
+        return site if all(id(o) in means for o in sums) else None
 
     # Reading.
 
