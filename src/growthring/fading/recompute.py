@@ -16,6 +16,8 @@ from typing import Any
 from growthring.errors import FadeError
 from growthring.graph.sites import Site, resumed
 
+_RECORD = "new_frame"  # the variable of torch's that holds it
+
 
 @dataclass(frozen=True)
 class Recomputation:
@@ -31,9 +33,7 @@ class Recomputation:
             return resumed(self.site, self.function, *args)
 
 
-def follow_checkpoints(
-    site: Site, intercepting: Callable[[], AbstractContextManager[Any]]
-) -> None:
+def follow_checkpoints(site: Site, intercepting: Callable[[], AbstractContextManager[Any]]) -> None:
     """Lets the recomputation of every checkpoint between a module's forward and a call fade as well."""
     is_reentrant = False
     for frame, inside in site.checkpoints:
@@ -51,7 +51,7 @@ def follow_checkpoints(
 def _record(frame: FrameType, site: Site) -> Any:
     """What `checkpoint(..., use_reentrant=False)` keeps for the backward pass."""
     running = getattr(frame.f_locals.get("gen"), "gi_frame", None)
-    record = running.f_locals.get("new_frame") if running is not None else None
+    record = running.f_locals.get(_RECORD) if running is not None else None
     if not hasattr(record, "recompute_fn"):
         raise FadeError(
             f"statistics fade in inside an activation checkpoint ({site.name}), and this version of "

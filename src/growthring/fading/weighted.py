@@ -1,7 +1,7 @@
 """Reductions in which entries have weights: what torch's functions compute where all weights are 1.
 
-    sum   Σ w x          mean  Σ w x / Σ w          var  Σ w (x - mean)² / (Σ w - correction)
-    norm  (Σ w |x|^p)^(1/p)
+sum   Σ w x          mean  Σ w x / Σ w          var  Σ w (x - mean)² / (Σ w - correction)
+norm  (Σ w |x|^p)^(1/p)
 """
 
 from __future__ import annotations

@@ -265,9 +265,7 @@ class Analysis:
                 small.update(
                     stage_widths((), full, [g for g in growing if g in chosen], fraction, 1)
                 )
-        probe = Probe(
-            self.model, inputs, outputs, self.walks, modes, specs, full, small
-        )
+        probe = Probe(self.model, inputs, outputs, self.walks, modes, specs, full, small)
         return self.at(probe, small, build)
 
     def at(self, probe: Probe, small: Mapping[int, int], build: Build | None) -> Probe:

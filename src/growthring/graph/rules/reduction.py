@@ -18,7 +18,13 @@ _FADES = (
     "aten.mean", "aten.sum", "aten.var", "aten.std", "aten.var_mean", "aten.std_mean", "aten.norm",
     "aten.linalg_vector_norm", "aten.linalg_norm",
 )  # fmt: skip
-_HOMOGENEOUS = ("aten.std", "aten.std_mean", "aten.norm", "aten.linalg_vector_norm", "aten.linalg_norm")
+_HOMOGENEOUS = (
+    "aten.std",
+    "aten.std_mean",
+    "aten.norm",
+    "aten.linalg_vector_norm",
+    "aten.linalg_norm",
+)
 _ORDER = ("aten.amax", "aten.amin", "aten.max", "aten.min", "aten.median")
 _OTHER = (
     "aten.var", "aten.std", "aten.var_mean", "aten.std_mean", "aten.logsumexp", "aten.prod", "aten.norm",

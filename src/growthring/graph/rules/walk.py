@@ -206,7 +206,11 @@ class Walk:
     def mean_at(self, op: Op, axis: Axis, power: float) -> tuple[str, str] | None:
         """The module and site of a sum that a product with a number ∝ axis^power makes a mean of, if it does."""
         found = self._means.get(id(op))
-        if found is None or found[0].site is None or not math.isclose(found[1] + power, 0, abs_tol=1e-9):
+        if (
+            found is None
+            or found[0].site is None
+            or not math.isclose(found[1] + power, 0, abs_tol=1e-9)
+        ):
             return None
         site = found[0].site
         summed = {s.axis for s in self.statistics if (s.module, s.site) == site}
