@@ -216,7 +216,8 @@ def other_reductions():
         h = self.i(x)
         facts = [
             h.mean(-1), h.sum(-1), h.var(-1), h.std(-1, unbiased=False), torch.var(h, -1, correction=2),
-            torch.std(h, dim=(-1,), correction=0), *torch.var_mean(h, -1), *(s[:, None] for s in torch.std_mean(h, (1, 2))),
+            torch.std(h, dim=(-1,), correction=0), *torch.var_mean(h, -1),
+            *(s[:, None] for s in torch.std_mean(h, (1, 2))),
             torch.linalg.vector_norm(h, 3, -1), h.norm(dim=-1), torch.norm(h, 1, -1), torch.linalg.norm(h, dim=-1),
             F.cosine_similarity(h, self.j(x), dim=-1), h.norm(p="fro", dim=(1, 2))[:, None],
             h.mean().expand(1), h.sum((1, 2), keepdim=True)[..., 0], h.mean(axis=-1, keepdims=False),
@@ -320,7 +321,10 @@ def test_gains_and_shifts_are_known_as_such(kind):
 )
 def test_what_cannot_fade_stays_frozen(function):
     torch.manual_seed(0)
-    model = Net(lambda self, x: self.o(function(self.i(x)) + self.j(x)), i=nn.Linear(4, D), j=nn.Linear(4, D), o=nn.Linear(D, 3))  # fmt: skip
+    model = Net(
+        lambda self, x: self.o(function(self.i(x)) + self.j(x)),
+        i=nn.Linear(4, D), j=nn.Linear(4, D), o=nn.Linear(D, 3),
+    )  # fmt: skip
     try:
         plan = make_plan(model, X, stages=2)
     except gr.GrowthError as error:
@@ -342,7 +346,8 @@ class OwnFunction(torch.autograd.Function):
 
 def test_a_mean_inside_an_autograd_function_keeps_the_width():
     torch.manual_seed(0)
-    model = Net(lambda self, x: self.o(OwnFunction.apply(self.i(x))), i=nn.Linear(4, D), o=nn.Linear(D, 3))  # fmt: skip
+    parts = {"i": nn.Linear(4, D), "o": nn.Linear(D, 3)}
+    model = Net(lambda self, x: self.o(OwnFunction.apply(self.i(x))), **parts)
     with pytest.raises(gr.GrowthError, match="a fade does not reach"):
         make_plan(model, X, stages=2)
 

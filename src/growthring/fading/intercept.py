@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._compile import _disable_dynamo
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils.hooks import RemovableHandle
 
@@ -119,7 +120,7 @@ def _run(stand_in: FadedForward, args: tuple[Any, ...], kwargs: dict[str, Any]) 
         return type(stand_in.module).forward(stand_in.module, *args, **kwargs)
 
 
-_run_eagerly = torch._disable_dynamo(_run)  # instructions of compiled code are others
+_run_eagerly = _disable_dynamo(_run)  # instructions of compiled code are others
 
 
 def _nothing(module: nn.Module, args: Any, output: Any) -> None:

@@ -1,7 +1,6 @@
 """Reductions in which entries have weights: what torch's functions compute where all weights are 1.
 
-sum   Σ w x          mean  Σ w x / Σ w          var  Σ w (x - mean)² / (Σ w - correction)
-norm  (Σ w |x|^p)^(1/p)
+Sum Σ w x, mean Σ w x / Σ w, variance Σ w (x - mean)² / (Σ w - correction), norm (Σ w |x|^p)^(1/p).
 """
 
 from __future__ import annotations
@@ -66,8 +65,7 @@ class Call:
     def run(self, **changes: Any) -> Any:
         """What the function itself returns, with some arguments changed."""
         given = self.given | changes
-        first, *others = _NAMES[self.kind]
-        return self.function(given.pop(first), **given)
+        return self.function(given.pop(_NAMES[self.kind][0]), **given)
 
 
 def parse(
@@ -203,7 +201,7 @@ def _layer_norm(call: Call, weights: Tensor, total: float) -> Tensor:
 
 def normalised(
     x: Tensor,
-    dims: Sequence[int],
+    dims: tuple[int, ...],
     shares: Tensor,
     is_centred: bool,
     eps: float,

@@ -207,9 +207,9 @@ def _degrees(op: Op, known: dict[Value, _Degree]) -> list[_Degree] | None:
                 return [x.times(_Degree(0.0, (), y.is_reduced))]
         if base == "aten.add" and number is not None and 0 <= number <= _LARGEST_EPS:
             return [x]
-    if base in ("aten.clamp_min", "aten.clamp") and len(op.args) == 2 and not op.kwargs:
-        if number is not None and 0 <= number <= _LARGEST_EPS:
-            return [x]
+    is_floor = base in ("aten.clamp_min", "aten.clamp") and len(op.args) == 2 and not op.kwargs
+    if is_floor and number is not None and 0 <= number <= _LARGEST_EPS:
+        return [x]
     return None
 
 

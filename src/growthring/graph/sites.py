@@ -41,15 +41,18 @@ _HERE = os.path.dirname(os.path.dirname(__file__))
 _CHECKPOINT = os.path.join(_TORCH, "utils", "checkpoint.py")
 # Frames of the machinery between a module's code and a call: they differ between trace, run and
 # recomputation.
-_MACHINERY = tuple(
-    os.path.join(_TORCH, *parts)
-    for parts in (
-        ("overrides.py",), ("utils", "checkpoint.py"), ("autograd", ""), ("_dynamo", ""), ("_compile.py",),
-        ("nn", "modules", "module.py"), ("_export", ""), ("export", ""), ("fx", ""), ("_functorch", ""),
-        ("_ops.py",), ("utils", "_python_dispatch.py"), ("nn", "functional.py"), ("functional.py",),
-        ("_tensor.py",), ("utils", "_contextlib.py"), ("_higher_order_ops", ""),
-    )
-) + (os.path.join(_HERE, "graph", ""), os.path.join(_HERE, "fading", ""))  # fmt: skip
+_MACHINERY = (
+    *(
+        _TORCH + name.replace("/", os.sep)
+        for name in (
+            "overrides.py", "utils/checkpoint.py", "autograd/", "_dynamo/", "_compile.py", "nn/modules/module.py",
+            "_export/", "export/", "fx/", "_functorch/", "_ops.py", "utils/_python_dispatch.py",
+            "nn/functional.py", "functional.py", "_tensor.py", "utils/_contextlib.py", "_higher_order_ops/",
+        )
+    ),
+    os.path.join(_HERE, "graph", ""),
+    os.path.join(_HERE, "fading", ""),
+)  # fmt: skip
 _CALL = nn.Module._call_impl.__code__
 
 
@@ -160,7 +163,7 @@ def _newest() -> Iterator[torch.fx.Node]:
     """Nodes of the graph that is being traced, the newest first."""
     mode = get_proxy_mode()
     if mode is not None:
-        yield from reversed(mode.tracer.graph.nodes)  # type: ignore[attr-defined]
+        yield from reversed(mode.tracer.graph.nodes)
 
 
 def _made_by_hook(site: Site) -> bool:

@@ -28,8 +28,8 @@ _HOMOGENEOUS = (
 _ORDER = ("aten.amax", "aten.amin", "aten.max", "aten.min", "aten.median")
 _OTHER = (
     "aten.var", "aten.std", "aten.var_mean", "aten.std_mean", "aten.logsumexp", "aten.prod", "aten.norm",
-    "aten.linalg_vector_norm", "aten.linalg_norm", "aten.argmax", "aten.argmin", "aten.any", "aten.all", "aten.frobenius_norm",
-    "aten.count_nonzero",
+    "aten.linalg_vector_norm", "aten.linalg_norm", "aten.argmax", "aten.argmin", "aten.any", "aten.all",
+    "aten.frobenius_norm", "aten.count_nonzero",
 )  # fmt: skip
 _SAME_SHAPE = (
     "aten.softmax", "aten._softmax", "aten.log_softmax", "aten._log_softmax", "aten.cumsum", "aten.cumprod",

@@ -204,7 +204,7 @@ def permute(walk: Walk, op: Op) -> None:
 
 @register_rule("aten.expand", "aten.expand_as", "aten.broadcast_to")
 def expand(walk: Walk, op: Op) -> None:
-    """Axes of one entry are repeated, by a number in the model's code or as often as another tensor's; the others stay."""
+    """Axes of one entry are repeated, by a number in the code or as another tensor has them; the others stay."""
     x_value, out = next(op.inputs()), op.outputs[0]
     x = walk.info(x_value)
     new = len(out.shape) - len(x.axes)
