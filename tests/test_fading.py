@@ -9,7 +9,7 @@ from torch import nn
 
 import growthring as gr
 from growthring.fading import Fade
-from growthring.graph.recognise import NormFormula
+from growthring.fading.weighted import normalised
 from tests.growth_contract import Net, distance, make_plan, perturb, randn
 
 X = randn(6, 4)
@@ -19,39 +19,38 @@ def shares(weights):
     return torch.tensor(weights, dtype=torch.float64)
 
 
-@pytest.mark.parametrize("centred", [True, False])
-@pytest.mark.parametrize("offset", [0.0, 1.0])
-def test_the_formula_is_torchs_norm(centred, offset):
+@pytest.mark.parametrize("is_centred", [True, False])
+def test_the_formula_is_torchs_norm(is_centred):
     x, gain, bias = randn(3, 5, seed=1), randn(5, seed=2), randn(5, seed=3)
-    formula = NormFormula(centred, 1e-4, offset)
-    if centred:
-        wanted = F.layer_norm(x, (5,), gain + offset, bias, 1e-4)
-        found = formula(x, gain, bias)
+    equal = shares([0.2] * 5)
+    found = normalised(x, (-1,), equal, is_centred, 1e-4, gain, bias if is_centred else None)
+    if is_centred:
+        wanted = F.layer_norm(x, (5,), gain, bias, 1e-4)
     else:
-        wanted = F.rms_norm(x, (5,), gain + offset, 1e-4)
-        found = formula(x, gain, None)
+        wanted = F.rms_norm(x, (5,), gain, 1e-4)
     torch.testing.assert_close(found, wanted)
 
 
-@pytest.mark.parametrize("centred", [True, False])
-def test_weights_of_zero_leave_entries_out_of_the_statistics(centred):
+@pytest.mark.parametrize("is_centred", [True, False])
+def test_weights_of_zero_leave_entries_out_of_the_statistics(is_centred):
     x = randn(3, 6, seed=1)
-    formula = NormFormula(centred, 1e-5, 0.0)
-    weights = shares([0.25, 0.25, 0.25, 0.25, 0, 0])
-    wanted = formula(x[:, :4], None, None)
-    torch.testing.assert_close(formula(x, None, None, weights)[:, :4], wanted)
+    part = shares([0.25, 0.25, 0.25, 0.25, 0, 0])
+    wanted = normalised(x[:, :4], (-1,), part[:4], is_centred, 1e-5, None, None)
+    found = normalised(x, (-1,), part, is_centred, 1e-5, None, None)
+    torch.testing.assert_close(found[:, :4], wanted)
 
 
 def test_a_fade_moves_from_its_start_to_one():
     fade = Fade(shares([1.0, 1.0, 0.0, 0.5]))
-    assert fade.weights.tolist() == [1, 1, 0, 0.5]
+    assert fade.weights.tolist() == [1, 1, 0, 0.5] and fade.total == 2.5
     fade.advance(0.5)
-    assert fade.weights.tolist() == [1, 1, 0.5, 0.75]
-    assert float(fade.shares(X).sum()) == pytest.approx(1)
+    assert fade.weights.tolist() == [1, 1, 0.5, 0.75] and fade.total == 3.25
     fade.advance(1.0)
-    assert fade.weights.tolist() == [1, 1, 1, 1]
-    assert fade.shares(X).tolist() == [0.25] * 4
-    assert fade.shares(X.float()).dtype is torch.float32
+    assert fade.weights.tolist() == [1, 1, 1, 1] and len(fade) == 4
+    assert fade.along(X.float(), 1).tolist() == [1] * 4
+    assert fade.along(X.float(), 1).dtype is torch.float32
+    assert fade.along(X.half(), 1).dtype is torch.float32
+    assert fade.along(X.T, 0).shape == (4, 1)
 
 
 NORMS = {

@@ -11,7 +11,7 @@ from torch import nn
 
 import growthring as gr
 import growthring.body as body_module
-import growthring.fading as fading_module
+import growthring.fading.fades as fading_module
 import growthring.grower as grower_module
 import growthring.methods.paired as paired_module
 import growthring.outcome as outcome_module

@@ -35,7 +35,7 @@ class Body:
 
     def __init__(self, module: nn.Module, plan: Plan) -> None:
         self.module, self.plan = module, plan
-        self.fades = Fades(module, plan.groups.norms)
+        self.fades = Fades(module, plan.groups.statistics)
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:

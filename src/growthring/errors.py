@@ -29,3 +29,7 @@ class UnsupportedModelError(GrowthError, ValueError):
 
 class GrowthStepError(GrowthError, RuntimeError):
     """A growth step failed; model, optimizer and grower are as they were before it."""
+
+
+class FadeError(GrowthError, RuntimeError):
+    """A statistic over a growing width cannot fade in as it was planned to."""

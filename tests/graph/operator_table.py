@@ -393,7 +393,7 @@ def layer_norm_without_bias() -> Made:
     )
 
 
-@row(None, "aten.layer_norm", norms="other")
+@row({"0": 9}, norms="other")
 def layer_norm_over_images() -> Made:
     return chain(nn.Conv2d(3, 9, 3), nn.LayerNorm((9, 4, 4)), nn.ReLU(), nn.Conv2d(9, 4, 1))
 
@@ -423,7 +423,7 @@ def group_norm() -> Made:
     return chain(nn.Conv2d(3, 8, 3), nn.GroupNorm(4, 8), nn.ReLU(), nn.Conv2d(8, 4, 1))
 
 
-@row(None, "aten.group_norm", norms="other")
+@row({"0": 8}, norms="other")
 def group_norm_of_one_group() -> Made:
     return chain(nn.Conv2d(3, 8, 3), nn.GroupNorm(1, 8), nn.ReLU(), nn.Conv2d(8, 4, 1))
 
@@ -490,7 +490,7 @@ class ChannelsFirstNorm(nn.Module):
         return self.weight[:, None, None] * x + self.bias[:, None, None]
 
 
-@row(None, "aten.mean", norms="other")
+@row({"0": 9}, norms="other")
 def layer_norm_channels_first_by_hand() -> Made:
     return chain(nn.Conv2d(3, 9, 1), ChannelsFirstNorm(9), nn.ReLU(), nn.Conv2d(9, 3, 1))
 
@@ -500,7 +500,7 @@ def local_response_norm() -> Made:
     return chain(nn.Conv2d(3, 9, 1), nn.LocalResponseNorm(3), nn.ReLU(), nn.Conv2d(9, 3, 1))
 
 
-@row(None, "aten.linalg_vector_norm")
+@row({"a": 9}, norms="other")
 def normalised_features() -> Made:
     return Net(
         lambda self, x: self.b(F.normalize(self.a(x), dim=-1)), a=nn.Linear(4, 9), b=nn.Linear(9, 3)
@@ -710,7 +710,7 @@ def sum_and_max_over_space() -> Made:
     ), randn(*IMAGE)
 
 
-@row({"a": 7}, "aten.mean")
+@row({"a": 7, "b": 9})
 def mean_over_channels() -> Made:
     return Net(
         lambda self, x: self.c(self.b(self.a(x).relu()).mean(1, keepdim=True)),
@@ -720,7 +720,7 @@ def mean_over_channels() -> Made:
     ), randn(*IMAGE)
 
 
-@row({"a": 7}, "aten.sum")
+@row({"a": 7, "b": 9})
 def sum_over_channels() -> Made:
     return Net(
         lambda self, x: self.b(self.a(x).relu()).sum(1), a=nn.Conv2d(3, 7, 1), b=nn.Conv2d(7, 9, 1)
@@ -734,7 +734,7 @@ def max_over_channels() -> Made:
     ), randn(*IMAGE)
 
 
-@row({"a": 7}, "aten.var")
+@row({"a": 7, "b": 9})
 def variance_over_channels() -> Made:
     return Net(
         lambda self, x: self.b(self.a(x).relu()).var(-1), a=nn.Linear(4, 7), b=nn.Linear(7, 9)
@@ -767,7 +767,7 @@ def cumulated_channels() -> Made:
     ), randn(5, 4)
 
 
-@row(None, "aten.mean")
+@row(None, "aten.amax")
 def channel_and_spatial_attention() -> Made:
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
         h = self.a(x).relu()
@@ -1181,7 +1181,7 @@ def maxout() -> Made:
     ), randn(5, 4)
 
 
-@row({"a": 7})
+@row({"a/2": 7})
 def sum_of_two_halves() -> Made:
     return Net(
         lambda self, x: self.b(self.a(x).unflatten(1, (2, -1)).sum(1).relu()),
@@ -2118,7 +2118,7 @@ def pairwise_distances() -> Made:
     ), randn(5, 4)
 
 
-@row(None, "operator")
+@row({"a": 6}, norms="other")
 def cosine_similarity() -> Made:
     return Net(
         lambda self, x: F.cosine_similarity(self.a(x), self.b(x)),
@@ -2503,7 +2503,7 @@ def learned_queries() -> Made:
     ), randn(2, 4, 5)
 
 
-@row(None, "aten.sum")
+@row({"a": 9})
 def codebook_distances() -> Made:
     # |x - c|² written as a matmul and two sums
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:

@@ -37,6 +37,7 @@ class Record:
     where: str
     eps: float = 0.0
     op: int = -1
+    power: float = 1.0
 
 
 @dataclass
@@ -137,7 +138,7 @@ def _classes(records: Sequence[Record], count: int, ratios: Mapping[int, float])
                 nodes.join(member, one, 0.0, r.where)
         elif r.kind == "scalar":
             assert r.output is not None
-            nodes.join(r.output, r.inputs[0], ratios.get(r.op, 0.0), r.where)
+            nodes.join(r.output, r.inputs[0], r.power * ratios.get(r.op, 0.0), r.where)
         elif r.kind == "product":
             products.append(r)
     while products:
@@ -303,7 +304,7 @@ def forward(
         elif r.kind == "product":
             out = sum(values)
         elif r.kind == "scalar":
-            out += ratios.get(r.op, 0.0)
+            out += r.power * ratios.get(r.op, 0.0)
         elif r.kind in ("weight", "own"):
             name = r.names[0]
             c = targets.get(name, 0.0) + math.log(forced.get(name, 1.0))

@@ -14,7 +14,6 @@ from growthring.core.axes import Axis, Concat, Fixed, Product, Ref, refs
 from growthring.errors import InputError, WidthGroupError
 from growthring.graph.fit import Fit, Probe
 from growthring.graph.groups import Member, TensorSpec, WidthGroup, WidthGroups, describe
-from growthring.graph.recognise import NormFormula
 from growthring.graph.rules import Walk
 from growthring.graph.rules.walk import Use
 from growthring.graph.scales import Scales
@@ -34,11 +33,10 @@ class Analysis:
         self,
         model: nn.Module,
         traces: Sequence[Trace],
-        norms: Mapping[str, NormFormula],
         patterns: Sequence[str],
         heads: Heads,
     ) -> None:
-        self.model, self.norms, self.heads = model, norms, heads
+        self.model, self.heads = model, heads
         self.unifier, self.scales = Unifier(), Scales()
         self.walks: list[Walk] = []
         first_op = 0
@@ -48,11 +46,19 @@ class Analysis:
             self.walks.append(walk)
             first_op += len(t.ops)
         self.passed_over: dict[int, Reason] = {}
+        self._join_sites()
         self._join_uses()
         self._unlabel()
         self._freeze_buffers()
         self._freeze_dead_ties()
         self._freeze_named(patterns)
+
+    def _join_sites(self) -> None:
+        """A reduction that several traces met has one axis."""
+        first: dict[tuple[str, str, int], Axis] = {}
+        for walk in self.walks:
+            for s in walk.statistics:
+                self.unifier.same(first.setdefault(s.place, s.axis), s.axis, f"'{s.module}'")
 
     def _join_uses(self) -> None:
         """Several uses of one tensor have one structure; reading and writing it makes it tied."""
@@ -260,9 +266,7 @@ class Analysis:
                 small.update(
                     stage_widths((), full, [g for g in growing if g in chosen], fraction, 1)
                 )
-        probe = Probe(
-            self.model, inputs, outputs, self.walks, modes, self.norms, specs, full, small
-        )
+        probe = Probe(self.model, inputs, outputs, self.walks, modes, specs, full, small)
         return self.at(probe, small, build)
 
     def at(self, probe: Probe, small: Mapping[int, int], build: Build | None) -> Probe:
@@ -315,10 +319,13 @@ class Analysis:
                 f"frozen:\n  {listed}"
             )
         keys = {g.key for g in groups}
+        means = {law.mean for law in fitted.laws.values()}
         statistics = [
-            replace(s, axis=self._known(s.axis, keys)) for w in walks for s in w.statistics
+            replace(s, axis=self._known(s.axis, keys), is_mean=(s.module, s.site) in means)
+            for w in walks
+            for s in w.statistics
         ]
-        unique = {(s.module, s.order): s for s in statistics}
+        unique = {s.place: s for s in statistics}
         return WidthGroups(
             type(self.model).__name__,
             tuple(groups),
@@ -326,7 +333,6 @@ class Analysis:
             tuple(self.scales.records),
             self.scales.count,
             tuple(unique.values()),
-            self.norms,
             {k: tuple(self._known(a, keys) for a in axes) for k, axes in fitted.attributes.items()},
             fitted.laws,
             tuple(spans_of(specs.values(), growing)) if tied else (),

@@ -17,7 +17,6 @@ from growthring.graph.fit import Fit, fit, recheck
 from growthring.graph.fresh import batch_size, resized
 from growthring.graph.groups import WidthGroups
 from growthring.graph.laws import log_ratios
-from growthring.graph.recognise import collapse_norms, recognise_norms
 from growthring.graph.skeleton import copy_with, named_tensors
 from growthring.graph.trace import ExampleInputs, Trace, trace
 from growthring.graph.unify import Reason
@@ -80,9 +79,7 @@ def discover(
         raise InputError(f"heads={heads!r} is not one of {', '.join(get_args(Heads))}.")
     patterns = [freeze] if isinstance(freeze, str) else list(freeze)
     example_inputs, traces, modes, notes = _traces(model, example_inputs, outputs)
-    norms = {p: f for t in traces for p, f in recognise_norms(model, t).items()}
-    traces = [collapse_norms(t, norms) for t in traces]
-    analysis = Analysis(model, traces, norms, patterns, heads)
+    analysis = Analysis(model, traces, patterns, heads)
     result, tied = Fit(dict(analysis.attributes())), False
     while growing := analysis.choose():
         # First with equal sizes set apart; code that relies on them being equal fails, and gets
@@ -109,7 +106,7 @@ def discover(
             preserve(analysis.scales.records, analysis.scales.count, {}, ratios)
             break
         except ScaleConflict as conflict:
-            axes = [law.axis for law in result.laws.values()]
+            axes = [law.axis for law in result.laws.values() if law.mean is None]
             analysis.unifier.freeze(axes, Reason("scale", str(conflict)))
     groups = analysis.result(result, tied)
     return replace(groups, notes=(*notes, *groups.notes))

@@ -22,7 +22,6 @@ from torch import nn
 from growthring.core.axes import Axis, Ref, refs, size
 from growthring.errors import GrowthError, InputError
 from growthring.graph.groups import Law, TensorSpec
-from growthring.graph.recognise import NormFormula, collapse_norms
 from growthring.graph.rules.walk import Walk
 from growthring.graph.skeleton import Attributes, empty_copy, owner
 from growthring.graph.trace import ExampleInputs, Op, Trace, Value, trace
@@ -75,7 +74,6 @@ class Probe:
     outputs: Sequence[str] | None
     walks: Sequence[Walk]
     modes: Sequence[bool]
-    norms: Mapping[str, NormFormula]
     specs: Mapping[str, TensorSpec]
     full: Mapping[int, int]
     small: Mapping[int, int]
@@ -168,9 +166,7 @@ def _attempt(probe: Probe, result: Fit) -> _Failure | None:
         twin = empty_copy(probe.model, probe.specs, result.attributes, probe.full, probe.small)
     for walk, training in zip(probe.walks, probe.modes, strict=True):
         try:
-            found = collapse_norms(
-                trace(twin, probe.inputs, training, outputs=probe.outputs), dict(probe.norms)
-            )
+            found = trace(twin, probe.inputs, training, outputs=probe.outputs)
         except GrowthError as error:
             return _crash(probe, walk, twin, error)
         failure = _compare(probe, walk, found, result.laws)
@@ -290,7 +286,7 @@ def _explained(
         ratio = math.log(size(axis, probe.full) / size(axis, probe.small))
         for power in _POWERS:
             if math.isclose(change, power * ratio, rel_tol=1e-6):
-                laws[index] = Law(axis, power)
+                laws[index] = Law(axis, power, walk.mean_at(op, axis, power))
                 return True
     return False
 

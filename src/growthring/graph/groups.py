@@ -10,7 +10,6 @@ from typing import Any
 from growthring.core.axes import Axis, Concat, Fixed, Product, Ref, refs, size
 from growthring.core.variance import Record
 from growthring.errors import WidthGroupError
-from growthring.graph.recognise import NormFormula
 from growthring.graph.rules.walk import Statistics
 from growthring.graph.unify import Reason
 
@@ -108,10 +107,14 @@ class WidthGroup:
 
 @dataclass(frozen=True)
 class Law:
-    """A factor in the model's code that follows a width: factor ∝ size(axis) ** power."""
+    """A factor in the model's code that follows a width: factor ∝ size(axis) ** power.
+
+    `mean` is the module and site of the sum over that width of which it makes a mean, if it does.
+    """
 
     axis: Axis
     power: float
+    mean: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -125,8 +128,7 @@ class WidthGroups(Sequence[WidthGroup]):
         groups: the groups, growable ones first.
         specs: tensor name -> structure of its axes.
         records: what the model's operators do to activation scales, over `scale_count` variables.
-        statistics: layer and RMS norms over widths that may grow.
-        norms: formulas of the norms that were recognised by running them.
+        statistics: norms and other reductions; those over a width that grows fade in.
         attributes: (module, attribute) -> axes whose sizes it holds.
         laws: operator -> the width that a factor in the model's code follows.
         spans: segments of axes that hold one growing width; equal sizes stay equal.
@@ -141,7 +143,6 @@ class WidthGroups(Sequence[WidthGroup]):
     records: Sequence[Record]
     scale_count: int
     statistics: Sequence[Statistics]
-    norms: Mapping[str, NormFormula]
     attributes: Mapping[tuple[str, str], tuple[Axis, ...]]
     laws: Mapping[int, Law]
     spans: Sequence[Axis]
@@ -194,7 +195,9 @@ class WidthGroups(Sequence[WidthGroup]):
                 }
                 for g in self.groups
             ],
-            "fading_norms": [s.module for s in self.statistics if self._moves(s.axis)],
+            "fading_norms": list(
+                dict.fromkeys(s.module for s in self.statistics if self._moves(s.axis))
+            ),
             "attributes": [
                 f"{module}.{name}".lstrip(".")
                 for (module, name), axes in self.attributes.items()
@@ -233,7 +236,8 @@ def explain(groups: WidthGroups) -> str:
         f"{groups.model_type}: {len(groups)} width groups, {len(growable)} can grow, "
         f"{len(groups) - len(growable)} are frozen"
     ]
-    fading = [s.module or "(model)" for s in groups.statistics if groups._moves(s.axis)]
+    moving = (s.module for s in groups.statistics if groups._moves(s.axis))
+    fading = [module or "(model)" for module in dict.fromkeys(moving)]
     for title, chosen in (
         ("CAN GROW", growable),
         ("FROZEN", [g for g in groups if not g.grows]),

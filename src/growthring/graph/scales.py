@@ -13,7 +13,7 @@ records what its operator does:
     norm      an input of a norm: any scale, but for the norm's ε
     stats     running statistics of a BatchNorm input: mean · s, variance · s²
     result    a model output: s must be 1 (or is reported, where a rule is applied to the letter)
-    scalar    a factor in the model's code that changes with a width: s_out = s_in · (new factor / old factor)
+    scalar    a factor in the model's code that changes with a width: s_out = s_in · (new factor / old factor)^power
 
 `growthring.core.variance` solves these records for one growth.
 """
@@ -46,6 +46,7 @@ class Scales:
         where: str = "",
         eps: float = 0.0,
         op: int = -1,
+        power: float = 1.0,
     ) -> None:
         """Appends a record (see the module's list of kinds)."""
-        self.records.append(Record(kind, inputs, output, names, where, eps, op))
+        self.records.append(Record(kind, inputs, output, names, where, eps, op, power))

@@ -15,7 +15,7 @@ import logging
 import operator
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -29,6 +29,7 @@ from growthring.errors import InputError, TraceError
 from growthring.graph.memory import follow_writes
 from growthring.graph.results import Leavings, output_tensors
 from growthring.graph.running import fixed_random, kept_buffers
+from growthring.graph.sites import META, SiteRecorder
 from growthring.graph.watch import watch_reads
 
 BRANCH = "(branch)"  # begins the call of an operator that only runs under a condition
@@ -66,6 +67,7 @@ class Op:
         module: qualified name of the module whose forward called it ("" is the model itself).
         call: names the call of that module (a module may be called several times).
         writes: those of its inputs that it changes in place.
+        site: of a reduction that the code calls by name: the module that runs it, and where in its code.
     """
 
     name: str
@@ -75,6 +77,7 @@ class Op:
     module: str
     call: str = ""
     writes: tuple[Value, ...] = ()
+    site: tuple[str, str] | None = None
 
     def where(self) -> str:
         """For messages: the operator and the module that calls it."""
@@ -189,13 +192,12 @@ class _Flat(nn.Module):
         super().__init__()
         self.model = model
         self.names = names
-        self.left: list[
-            str
-        ] = []  # names of what was left, filled in place: export resets attributes
+        self.left: list[str] = []  # filled in place: export resets attributes
 
     def forward(self, *args: Any, **kwargs: Any) -> list[torch.Tensor]:
         leavings = Leavings(self.model)
-        returned = output_tensors(self.model(*args, **kwargs), self.names)
+        with SiteRecorder(self.model):
+            returned = output_tensors(self.model(*args, **kwargs), self.names)
         left = leavings.tensors() if self.names is None else {}
         self.left[:] = left
         return [*returned, *left.values()]
@@ -457,7 +459,8 @@ def _run(
             inlined = _inline(node, args, kwargs, result, module, call)
             if inlined is None:
                 env[node] = _as_values(node.meta.get("val"))
-                result.ops.append(_operator(node.target, args, kwargs, env[node], module, call))
+                made = _operator(node.target, args, kwargs, env[node], module, call)
+                result.ops.append(replace(made, site=node.meta.get(META)))
             else:
                 env[node] = inlined
     return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from growthring.core.axes import Axis
@@ -61,56 +62,52 @@ def batch_norm(walk: Walk, op: Op) -> None:
 
 @register_rule("aten.layer_norm", "aten.rms_norm")
 def layer_norm(walk: Walk, op: Op) -> None:
-    """Statistics over the last axes. One axis: they fade in when it grows. Several: it keeps its size."""
+    """Statistics over the last axes, which fade in when one of them grows."""
     x = walk.info(op.args[0])
-    shape = op.args[1]
     weight = op.args[2] if len(op.args) > 2 else op.kwargs.get("weight")
     is_rms = op.name.startswith("aten.rms_norm")
     bias = None if is_rms else (op.args[3] if len(op.args) > 3 else op.kwargs.get("bias"))
-    if len(shape) > 1:
-        walk.freeze(x.axes[-len(shape) :], "takes statistics over it together with other axes")
-        for value in (weight, bias):
-            if isinstance(value, Value):
-                walk.freeze(
-                    walk.info(value).axes, "takes statistics over it together with other axes"
-                )
-        walk.scales.add("norm", (x.scale,), None, where=walk.where())
-        walk.set(op.outputs[0], x.axes, walk.demand())
-        return
-    _faded(walk, op, weight, bias)
-    walk.attribute("normalized_shape", x.axes[-1])
+    axes = x.axes[-len(op.args[1]) :]
+    for value in (weight, bias):
+        if isinstance(value, Value):
+            for own, axis in zip(walk.info(value).axes, axes, strict=True):
+                walk.same(own, axis)
+    _faded(walk, op, weight, bias, axes)
+    walk.attribute("normalized_shape", *axes)
 
 
-@register_rule("growthring.norm")
-def recognised_norm(walk: Walk, op: Op) -> None:
-    """A module that computes a layer or RMS norm by hand (see `graph/recognise.py`)."""
-    _faded(walk, op, op.args[1], op.args[2])
-
-
-def _faded(walk: Walk, op: Op, weight: Any, bias: Any) -> None:
+def _faded(walk: Walk, op: Op, weight: Any, bias: Any, reduced: Sequence[Axis]) -> None:
+    """A norm over some axes of its input, of which the affine parameters have the last (or only) one."""
     x = walk.info(op.args[0])
     walk.even(x.axes)
-    scale = _affine(walk, weight, bias, x.axes[-1], walk.demand())
+    channels = x.axes[1] if op.name.startswith("aten.group_norm") else x.axes[-1]
+    scale = _affine(walk, weight, bias, channels, walk.demand())
     walk.scales.add("norm", (x.scale,), None, where=walk.where())
-    walk.fade_in(x.axes[-1])
+    for i, axis in enumerate(reduced):
+        walk.fade_in(axis, i, len(reduced))
     walk.set(op.outputs[0], x.axes, scale)
 
 
 @register_rule("aten.group_norm")
 def group_norm(walk: Walk, op: Op) -> None:
-    """Statistics per group of channels: the group keeps its channels, the number of groups may grow."""
+    """Statistics per group of channels: a group keeps its channels, the number of groups may grow.
+
+    A single group is a norm over all channels: they fade in.
+    """
     x = walk.info(op.args[0])
     groups = int(op.args[1])
     weight = op.args[2] if len(op.args) > 2 else op.kwargs.get("weight")
     bias = op.args[3] if len(op.args) > 3 else op.kwargs.get("bias")
     outer, inner = walk.factor(x.axes[1], groups)
-    walk.freeze([inner], "takes statistics over the channels of a group")
-    walk.scales.add("norm", (x.scale,), None, where=walk.where())
-    walk.freeze(x.axes[2:], "takes statistics over it")
-    walk.even(x.axes)
-    scale = _affine(walk, weight, bias, x.axes[1], walk.demand())
     if groups > 1:
+        walk.freeze([inner], "takes statistics over the channels of a group")
+        walk.freeze(x.axes[2:], "takes statistics over it")
+        walk.scales.add("norm", (x.scale,), None, where=walk.where())
+        walk.even(x.axes)
+        scale = _affine(walk, weight, bias, x.axes[1], walk.demand())
         walk.attribute("num_groups", outer)
+        walk.set(op.outputs[0], x.axes, scale)
+    else:
+        _faded(walk, op, weight, bias, x.axes[1:])
     walk.expect(1, outer)
     walk.attribute("num_channels", x.axes[1])
-    walk.set(op.outputs[0], x.axes, scale)

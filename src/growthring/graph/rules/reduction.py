@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import torch
+
 from growthring.core.axes import Axis, Fixed
+from growthring.graph.rules.elementwise import broadcast
 from growthring.graph.rules.walk import Walk, register_rule
-from growthring.graph.trace import Op
+from growthring.graph.trace import Op, Value
 
 _LINEAR = ("aten.mean", "aten.sum", "aten.nansum")
+# Linear in what they weigh: entries of weight 0 change nothing, so new ones can fade in.
+_FADES = (
+    "aten.mean", "aten.sum", "aten.var", "aten.std", "aten.var_mean", "aten.std_mean", "aten.norm",
+    "aten.linalg_vector_norm", "aten.linalg_norm",
+)  # fmt: skip
+_HOMOGENEOUS = (
+    "aten.std",
+    "aten.std_mean",
+    "aten.norm",
+    "aten.linalg_vector_norm",
+    "aten.linalg_norm",
+)
 _ORDER = ("aten.amax", "aten.amin", "aten.max", "aten.min", "aten.median")
 _OTHER = (
     "aten.var", "aten.std", "aten.var_mean", "aten.std_mean", "aten.logsumexp", "aten.prod", "aten.norm",
-    "aten.linalg_vector_norm", "aten.argmax", "aten.argmin", "aten.any", "aten.all", "aten.frobenius_norm",
-    "aten.count_nonzero",
+    "aten.linalg_vector_norm", "aten.linalg_norm", "aten.argmax", "aten.argmin", "aten.any", "aten.all",
+    "aten.frobenius_norm", "aten.count_nonzero",
 )  # fmt: skip
 _SAME_SHAPE = (
     "aten.softmax", "aten._softmax", "aten.log_softmax", "aten._log_softmax", "aten.cumsum", "aten.cumprod",
@@ -29,10 +45,10 @@ def _reduced(given: Any, ndim: int) -> list[int]:
 
 @register_rule(*_LINEAR, *_ORDER, *_OTHER)
 def reduce(walk: Walk, op: Op) -> None:
-    """The reduced axes keep their size; the others pass."""
+    """New entries of the reduced axes fade in, or those axes keep their size; the others pass."""
     x = walk.info(op.args[0])
     base = ".".join(op.name.split(".")[:2])
-    position = 2 if base in ("aten.norm", "aten.linalg_vector_norm") else 1
+    position = 2 if "norm" in base else 1
     given = op.args[position] if len(op.args) > position else op.kwargs.get("dim")
     if op.name.endswith(".default") and base in (
         *_LINEAR,
@@ -45,7 +61,11 @@ def reduce(walk: Walk, op: Op) -> None:
     if isinstance(given, bool):  # var(x, unbiased)
         given = None
     dims = _reduced(given, len(x.axes))
-    walk.freeze([x.axes[d] for d in dims], "combines its entries")
+    if base in _FADES and _can_fade(op, base):
+        for i, d in enumerate(dims):
+            walk.fade_in(x.axes[d], i, len(dims))
+    else:
+        walk.freeze([x.axes[d] for d in dims], "combines its entries")
     keep = len(op.outputs[0].shape) == len(x.axes)
     axes: list[Axis] = []
     for d, axis in enumerate(x.axes):
@@ -55,9 +75,38 @@ def reduce(walk: Walk, op: Op) -> None:
             axes.append(Fixed(1))
     if base not in _LINEAR:
         walk.even(axes)
-    scale = walk.demand(x) if base in _OTHER else walk.carry(x)
+    carries = base in (*_LINEAR, *_ORDER, *_HOMOGENEOUS)
+    scale = walk.carry(x) if carries else walk.demand(x)
     for out in op.outputs:
         walk.set(out, axes, scale, constant=x.constant)
+
+
+def _can_fade(op: Op, base: str) -> bool:
+    """Counts and truth values have no weights; norms of order 0, infinity or of a matrix are no sums."""
+    if not op.args[0].dtype.is_floating_point:
+        return False
+    if "norm" not in base:
+        return True
+    order = op.args[1] if len(op.args) > 1 else op.kwargs.get("ord", op.kwargs.get("p"))
+    if order is None or not isinstance(order, (int, float)):
+        return order is None
+    dims = op.args[2] if len(op.args) > 2 else op.kwargs.get("dim")
+    is_vector = base != "aten.linalg_norm" or isinstance(dims, int) or len(dims or ()) == 1
+    return is_vector and 0 < order < math.inf
+
+
+@register_rule("aten.cosine_similarity")
+def cosine_similarity(walk: Walk, op: Op) -> None:
+    """The angle between two tensors along an axis, whose new entries fade in; it has no scale."""
+    infos = [walk.info(v) for v in op.args[:2]]
+    whole = Value(tuple(torch.broadcast_shapes(*(v.shape for v in op.args[:2]))), op.args[0].dtype)
+    axes, _ = broadcast(walk, whole, infos)
+    dim = (op.args[2] if len(op.args) > 2 else op.kwargs.get("dim", 1)) % len(axes)
+    walk.fade_in(axes.pop(dim))
+    walk.even(axes)
+    for info in infos:
+        walk.scales.add("norm", (info.scale,), None, where=walk.where())
+    walk.set(op.outputs[0], axes, walk.demand(), constant=all(i.constant for i in infos))
 
 
 @register_rule(*_SAME_SHAPE)

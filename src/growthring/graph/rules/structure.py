@@ -205,10 +205,11 @@ def permute(walk: Walk, op: Op) -> None:
 
 @register_rule("aten.expand", "aten.expand_as", "aten.broadcast_to")
 def expand(walk: Walk, op: Op) -> None:
-    """Axes of one entry are repeated by a number in the model's code, which may follow a width; the others stay."""
+    """Axes of one entry are repeated, by a number that may follow a width or as another tensor has them."""
     x_value, out = next(op.inputs()), op.outputs[0]
     x = walk.info(x_value)
     new = len(out.shape) - len(x.axes)
+    like = walk.info(op.args[1]).axes if op.name.startswith("aten.expand_as") else None
     axes: list[Axis] = []
     source: list[int | None] = []
     repeated = []
@@ -219,7 +220,7 @@ def expand(walk: Walk, op: Op) -> None:
             source.append(x.source[i] if x.use else None)
             repeated += [d] if i in x.repeated or n == 1 else []
         else:
-            axes.append(walk.unifier.fresh(n))
+            axes.append(walk.unifier.fresh(n) if like is None else like[d])
             source.append(None)
             repeated.append(d)
     walk.even(axes[d] for d in repeated)

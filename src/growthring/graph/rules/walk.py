@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from growthring.core.axes import Axis, Fixed, refs
 from growthring.core.variance import Record
 from growthring.errors import GrowthError, WidthGroupError
+from growthring.graph.recognise import Norm, affine_parameters, find_norms, mean_of
 from growthring.graph.scales import Scales
 from growthring.graph.trace import BRANCH, Op, Trace, Value
 from growthring.graph.unify import Reason, Unifier
@@ -99,17 +101,28 @@ class Info:
 
 @dataclass(frozen=True)
 class Statistics:
-    """A layer or RMS norm over an axis that may grow: its statistics have to fade in.
+    """A reduction over an axis that may grow (a norm, a mean, …): its new entries have to fade in.
 
     Attributes:
         module: the module whose code calls it.
-        axis: the axis it normalises.
-        order: how many norms the same call of that module ran before it.
+        axis: an axis that it reduces.
+        site: where in that code (see `graph/sites.py`).
+        position: which of the axes that the call reduces it is, in the order in which they are given.
+        count: how many axes the call reduces.
+        is_mean: it is a sum that the code divides by the axis's size: its mean is what has to be kept.
     """
 
     module: str
     axis: Axis
-    order: int = 0
+    site: str = ""
+    position: int = 0
+    count: int = 1
+    is_mean: bool = False
+
+    @property
+    def place(self) -> tuple[str, str, int]:
+        """What identifies it."""
+        return (self.module, self.site, self.position)
 
 
 class Walk:
@@ -122,7 +135,9 @@ class Walk:
         self.trace = trace
         self.uses: dict[str, list[Use]] = {}
         self.statistics: list[Statistics] = []
-        self._norm_calls: dict[str, int] = {}
+        self._norms, self._means = find_norms(trace), mean_of(trace)
+        self._indices: dict[int, int] = {}
+        self._gains: dict[int, int] = {}
         self.attributes: dict[tuple[str, str], tuple[Axis, ...]] = {}
         self.ties: list[tuple[Axis, Axis, str]] = []
         self.unknown: dict[str, str] = {}
@@ -147,12 +162,15 @@ class Walk:
             self.index, self.op = index, op
             if not op.outputs:
                 continue
+            first_record = len(self.scales.records)
             self._apply(find_rule(op.name) or _no_rule, op)
             missing = [v for v in op.outputs if v not in self.infos]
             if missing:
                 raise WidthGroupError(
                     f"the rule for '{op.name}' gave an output no axes; call walk.set."
                 )
+            if id(op) in self._norms:
+                self._normalise(self._norms[id(op)], op, first_record)
         for i, value in enumerate(self.trace.outputs):
             info = self.info(value)
             for j, axis in enumerate(info.axes):
@@ -163,6 +181,50 @@ class Walk:
         # A parameter that turned out to be a weight, bias or gain has a record of its own kind.
         spent = {id(r) for use, r in self._direct if use.kind not in ("direct", "table", "buffer")}
         self.scales.records[:] = [r for r in self.scales.records if id(r) not in spent]
+        for name, kind in affine_parameters(self.trace, self._norms.values()).items():
+            for use in self.uses.get(name, ()):
+                use.kind = kind if use.kind == "direct" else use.kind
+
+    def _normalise(self, norm: Norm, op: Op, first_record: int) -> None:
+        """Inside a norm scales are nobody's business: its results have those of its gains and numbers."""
+        added = self.scales.records[first_record:]
+        self.scales.records[first_record:] = [r for r in added if r.kind == "own"]
+        self._indices[id(op)] = self.index
+        if id(op) in norm.gains:
+            self._gains[id(op)] = self.info(norm.gains[id(op)]).scale
+        if op is norm.ops[0] and norm.root in self.infos:
+            root = self.infos[norm.root].scale
+            self.scales.add("norm", (root,), None, where=self.where())
+        for value in op.outputs:
+            scale = self._one
+            for other, power in norm.numbers.get(value, {}).items():
+                before, scale = scale, self.scales.fresh()
+                if other in norm.gains:
+                    factors = (before, self._gains[other])
+                    self.scales.add("product", factors, scale, where=self.where())
+                else:
+                    index = self._indices[other]
+                    self.scales.add(
+                        "scalar", (before,), scale, where=self.where(), op=index, power=power
+                    )
+            self.infos[value] = replace(self.infos[value], scale=scale)
+
+    def mean_at(self, op: Op, axis: Axis, power: float) -> tuple[str, str] | None:
+        """The module and site of a sum that a product with a number ∝ axis^power makes a mean of, if it does."""
+        found = self._means.get(id(op))
+        if (
+            found is None
+            or found[0].site is None
+            or not math.isclose(found[1] + power, 0, abs_tol=1e-9)
+        ):
+            return None
+        site = found[0].site
+        summed = {s.axis for s in self.statistics if (s.module, s.site) == site}
+        if {self.unifier.resolve(a) for a in summed if self.has_width(a)} != {axis}:
+            return None
+        sums = [o for o in self.trace.ops if o.site == site and o.name == found[0].name]
+        means = {id(o) for o, _ in self._means.values()}
+        return site if all(id(o) in means for o in sums) else None
 
     def _apply(self, rule: Rule, op: Op) -> None:
         """Runs a rule; one that fails, or whose axes do not fit, is taken back and everything frozen."""
@@ -200,17 +262,30 @@ class Walk:
             self._own[key] = Info(axes, scale, use, tuple(range(len(axes))), label=name)
         return self._own[key]
 
-    def fade_in(self, axis: Axis) -> None:
-        """The present operator is a norm over `axis`, whose statistics have to fade in when it grows."""
+    def fade_in(self, axis: Axis, position: int = 0, count: int = 1) -> None:
+        """The present operator reduces `axis`, whose new entries have to fade in when it grows.
+
+        Args:
+            axis: the axis.
+            position: which of the axes that the operator reduces it is.
+            count: how many axes it reduces.
+        """
         if self.op.call.startswith(BRANCH):
-            self.freeze([axis], "normalises it in a branch, where statistics cannot fade in")
+            self.freeze([axis], "combines its entries in a branch, where a fade does not reach")
             return
-        call = self.op.call or self.op.module
-        order = self._norm_calls[call] = self._norm_calls.get(call, -1) + 1
+        if self.op.site is None:
+            self.freeze([axis], "combines its entries in code that a fade does not reach")
+            return
+        module, site = self.op.site
+        found = Statistics(module, axis, site, position, count)
         for other in self.statistics:
-            if (other.module, other.order) == (self.op.module, order):
-                self.same(other.axis, axis)  # one norm of the code, called again
-        self.statistics.append(Statistics(self.op.module, axis, order))
+            if (other.module, other.site) != (found.module, found.site):
+                continue
+            if other.count != count:
+                self.freeze([axis, other.axis], "is called over different numbers of axes")
+            elif other.position == position:
+                self.same(other.axis, axis)  # one call in the code, run again
+        self.statistics.append(found)
 
     def where(self) -> str:
         """Names the present operator, for reasons."""

@@ -1,0 +1,116 @@
+"""Fades: all the fades that are under way on a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from growthring.core.axes import layout
+from growthring.errors import FadeError
+from growthring.fading.fade import Fade
+from growthring.fading.intercept import FadedForward
+from growthring.graph.rules.walk import Statistics
+
+Place = tuple[str, str, int]  # module, site in its code, position among the axes reduced there
+
+
+class Fades:
+    """All the fades that are under way on a model, by place.
+
+    Args:
+        model: the model; fades that another grower began on it are taken over.
+        statistics: the reductions in its code.
+    """
+
+    def __init__(self, model: nn.Module, statistics: Sequence[Statistics]) -> None:
+        self.model = model
+        self._fades: dict[Place, Fade] = {}
+        self._stand_ins: dict[str, FadedForward] = {}
+        self._places = {s.place: s.is_mean for s in statistics}
+        for path, module in model.named_modules():
+            stand_in = vars(module).get("forward")
+            if isinstance(stand_in, FadedForward):
+                self._stand_ins[path] = stand_in
+                for site, fades in stand_in.fades.items():
+                    self._fades |= {(path, site, i): fade for i, fade in fades.items()}
+
+    def __len__(self) -> int:
+        return len(self._fades)
+
+    def extend(
+        self, statistics: Sequence[Statistics], before: Mapping[int, int], after: Mapping[int, int]
+    ) -> list[Callable[[], None]]:
+        """Lets the new entries of every reduction that grew fade in; returns what undoes it.
+
+        Entries that are still fading from an earlier growth go on from where they are.
+        """
+        kept = dict(self._fades)
+        grown = [(s, layout(s.axis, before, after)) for s in statistics]
+        for s, lay in grown:
+            if lay.grows:
+                previous = self._fades.get(s.place)
+                start = torch.zeros(len(lay.source), dtype=torch.float64)
+                start[lay.old] = 1.0 if previous is None else previous.weights
+                self._begin(s.place, Fade(start, is_mean=s.is_mean))
+        return [lambda: self._restore(kept)]
+
+    def advance(self, progress: float) -> None:
+        """Moves every fade on."""
+        for fade in self._fades.values():
+            fade.advance(progress)
+
+    def finish(self) -> None:
+        """Gives every module its own forward back."""
+        for stand_in in self._stand_ins.values():
+            stand_in.end()
+        self._stand_ins.clear()
+        self._fades.clear()
+
+    def progress(self) -> dict[str, float]:
+        """How far each module's statistics are."""
+        return {path: fade.progress for (path, _, _), fade in self._fades.items()}
+
+    def state_dict(self) -> list[dict[str, Any]]:
+        """Where each fade began and how far it is."""
+        return [
+            {
+                "module": path,
+                "site": site,
+                "position": position,
+                "start": fade.start.clone(),
+                "progress": fade.progress,
+            }
+            for (path, site, position), fade in self._fades.items()
+        ]
+
+    def load_state_dict(self, state: Sequence[Mapping[str, Any]]) -> None:
+        """Begins the saved fades anew."""
+        fades: dict[Place, Fade] = {}
+        for s in state:
+            place: Any = (s.get("module"), s.get("site"), s.get("position"))
+            if place not in self._places:
+                raise FadeError(
+                    f"the saved state has a fade at '{place[1]}' in '{place[0]}', and the model's code takes no "
+                    "statistics there: it was saved by other code, or by another version of Python or "
+                    "growthring. Resume with those, or from a stage whose fades had ended."
+                )
+            fades[place] = Fade(s["start"].clone(), float(s["progress"]), self._places[place])
+        self._restore(fades)
+
+    def _begin(self, place: Place, fade: Fade) -> None:
+        path, site, position = place
+        if path not in self._stand_ins:
+            known = frozenset(s for module, s, _ in self._places if module == path)
+            self._stand_ins[path] = FadedForward(self.model.get_submodule(path), known)
+            self._stand_ins[path].begin()
+        self._stand_ins[path].fades.setdefault(site, {})[position] = fade
+        self._fades[place] = fade
+
+    def _restore(self, fades: Mapping[Place, Fade]) -> None:
+        kept = dict(fades)
+        self.finish()
+        for place, fade in kept.items():
+            self._begin(place, fade)

@@ -1,0 +1,389 @@
+"""Reductions over a growing width: every style of hand-written norm grows, and is exact on other inputs."""
+
+import copy
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import growthring as gr
+from growthring.graph.recognise import find_norms
+from growthring.graph.trace import trace
+from tests.growth_contract import (
+    Net,
+    check_contract,
+    distance,
+    make_plan,
+    parameter,
+    perturb,
+    randn,
+    widths,
+)
+
+D = 12
+
+
+def rms(x, eps=1e-6):
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)
+
+
+class Literal(nn.Module):
+    """RMS norm with its ε in the code."""
+
+    def __init__(self, d=D):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(d))
+
+    def forward(self, x):
+        return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6))
+
+
+class StdEps(nn.Module):
+    """The annotated transformer's LayerNorm: unbiased std, ε added to it."""
+
+    def __init__(self, d=D):
+        super().__init__()
+        self.a_2, self.b_2 = nn.Parameter(torch.ones(d)), nn.Parameter(torch.zeros(d))
+
+    def forward(self, x):
+        mean, std = x.mean(-1, keepdim=True), x.std(-1, keepdim=True)
+        return self.a_2 * (x - mean) / (std + 1e-6) + self.b_2
+
+
+class ShiftFirst(nn.Module):
+    def __init__(self, d=D):
+        super().__init__()
+        self.shift, self.gain = nn.Parameter(torch.zeros(d)), nn.Parameter(torch.ones(d))
+
+    def forward(self, x):
+        var, mean = torch.var_mean(x, dim=-1, keepdim=True, correction=0)
+        return ((x - mean) / (var + 1e-5).sqrt() + self.shift) * self.gain
+
+
+class OnePlus(nn.Module):
+    """Gemma's: the gain is 1 + weight, computed in float32."""
+
+    def __init__(self, d=D):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(d))
+
+    def forward(self, x):
+        out = x.float() if x.dtype is not torch.float64 else x
+        out = out * torch.rsqrt(out.pow(2).mean(-1, keepdim=True) + 1e-6)
+        return (out * (1.0 + self.weight)).type_as(x)
+
+
+class WithResidual(nn.Module):
+    def __init__(self, d=D):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(d))
+
+    def forward(self, x, residual):
+        x = x + residual
+        return self.weight * rms(x), x
+
+
+class Gated(nn.Module):
+    """Mamba2's."""
+
+    def __init__(self, d=D):
+        super().__init__()
+        self.weight, self.variance_epsilon = nn.Parameter(torch.ones(d)), 1e-6
+
+    def forward(self, x, gate=None):
+        if gate is not None:
+            x = x * F.silu(gate)
+        variance = x.pow(2).mean(-1, keepdim=True)
+        return self.weight * (x * torch.rsqrt(variance + self.variance_epsilon))
+
+
+class WithMode(nn.Module):
+    def __init__(self, d=D):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(d))
+
+    def forward(self, x, mode):
+        if mode == "centre":
+            x = x - x.mean(-1, keepdim=True)
+        return self.weight * rms(x)
+
+
+class Lucid(nn.Module):
+    """F.normalize · √d · gain."""
+
+    def __init__(self, d=D):
+        super().__init__()
+        self.scale, self.gamma = d**0.5, nn.Parameter(torch.ones(d))
+
+    def forward(self, x):
+        return F.normalize(x, dim=-1) * x.shape[-1] ** 0.5 * self.gamma
+
+
+class Zhang(nn.Module):
+    """‖x‖ · d^-½, as in the RMSNorm paper's code."""
+
+    def __init__(self, d=D):
+        super().__init__()
+        self.d, self.scale = d, nn.Parameter(torch.ones(d))
+
+    def forward(self, x):
+        length = x.norm(2, dim=-1, keepdim=True)
+        return self.scale * (x / (length * self.d ** (-1.0 / 2) + 1e-8))
+
+
+class SumOverSize(nn.Module):
+    def __init__(self, d=D):
+        super().__init__()
+        self.d, self.weight = d, nn.Parameter(torch.ones(d))
+
+    def forward(self, x):
+        mean = x.sum(-1, keepdim=True) / self.d
+        var = (x - mean).square().sum(-1, keepdim=True) / self.d
+        return (x - mean) / torch.sqrt(var + 1e-5) * self.weight
+
+
+ONE_TENSOR = {
+    "literal": Literal,
+    "std_eps": StdEps,
+    "shift_first": ShiftFirst,
+    "one_plus": OnePlus,
+    "lucid": Lucid,
+    "zhang": Zhang,
+}
+
+
+def stream(norm, extra=None):
+    """A pre-norm residual stream over sequences, (batch, time, 4) -> 3."""
+
+    def forward(self, x):
+        h = self.i(x)
+        h = h + self.b(torch.relu(self.a(self.n(h) if extra is None else self.n(h, extra))))
+        return self.o(self.n2(h))
+
+    torch.manual_seed(0)
+    return Net(
+        forward, i=nn.Linear(4, D), n=norm, a=nn.Linear(D, 10), b=nn.Linear(10, D),
+        n2=Literal(), o=nn.Linear(D, 3),
+    )  # fmt: skip
+
+
+def inline_net():
+    def forward(self, x):
+        h = self.i(x)
+        for a, b in ((self.a, self.b), (self.a, self.b)):
+            h = h + b(F.silu(a(self.g * (h / (h.pow(2).mean(-1, keepdim=True) + 1e-6).sqrt()))))
+        return self.o(rms(h))
+
+    torch.manual_seed(0)
+    return Net(
+        forward, i=nn.Linear(4, D), a=nn.Linear(D, 10), b=nn.Linear(10, D), g=parameter(D), o=nn.Linear(D, 3)
+    )  # fmt: skip
+
+
+def with_residual_net():
+    def forward(self, x):
+        h = self.i(x)
+        y, h = self.n(self.a(h), h)
+        y, h = self.n(self.b(y), h)
+        return self.o(y)
+
+    torch.manual_seed(0)
+    return Net(
+        forward, i=nn.Linear(4, D), a=nn.Linear(D, D), b=nn.Linear(D, D), n=WithResidual(), o=nn.Linear(D, 3)
+    )  # fmt: skip
+
+
+def gated_net():
+    torch.manual_seed(0)
+    return Net(
+        lambda self, x: self.o(self.n(self.a(x), self.b(x)) + self.n(self.a(x))),
+        a=nn.Linear(4, D), b=nn.Linear(4, D), n=Gated(), o=nn.Linear(D, 3),
+    )  # fmt: skip
+
+
+def gated_by_keyword():
+    torch.manual_seed(0)
+    return Net(
+        lambda self, x: self.o(self.n(gate=self.b(x), x=self.a(x))),
+        a=nn.Linear(4, D), b=nn.Linear(4, D), n=Gated(), o=nn.Linear(D, 3),
+    )  # fmt: skip
+
+
+def other_reductions():
+    def forward(self, x):
+        h = self.i(x)
+        facts = [
+            h.mean(-1), h.sum(-1), h.var(-1), h.std(-1, unbiased=False), torch.var(h, -1, correction=2),
+            torch.std(h, dim=(-1,), correction=0), *torch.var_mean(h, -1),
+            *(s[:, None] for s in torch.std_mean(h, (1, 2))),
+            torch.linalg.vector_norm(h, 3, -1), h.norm(dim=-1), torch.norm(h, 1, -1), torch.linalg.norm(h, dim=-1),
+            F.cosine_similarity(h, self.j(x), dim=-1), h.norm(p="fro", dim=(1, 2))[:, None],
+            h.mean().expand(1), h.sum((1, 2), keepdim=True)[..., 0], h.mean(axis=-1, keepdims=False),
+            torch.mean(input=h, dim=-1),
+        ]  # fmt: skip
+        return torch.stack(torch.broadcast_tensors(*facts), -1)
+
+    torch.manual_seed(0)
+    return Net(forward, i=nn.Linear(4, D), j=nn.Linear(4, D))
+
+
+MODELS = {name: (lambda kind=kind: stream(kind())) for name, kind in ONE_TENSOR.items()} | {
+    "with_mode": lambda: stream(WithMode(), "centre"),
+    "inline": inline_net,
+    "with_residual": with_residual_net,
+    "gated": gated_net,
+    "gated_by_keyword": gated_by_keyword,
+    "sum_over_size": lambda: stream(SumOverSize()),
+    "other_reductions": other_reductions,
+}
+X = randn(2, 5, 4)
+OTHERS = [randn(3, 9, 4, seed=8), randn(1, 2, 4, seed=9)]
+
+
+def outputs(model, x, training):
+    twin = copy.deepcopy(model).train(training)
+    with torch.no_grad():
+        return twin(x)
+
+
+@pytest.mark.parametrize("mode", ["off", "preserving"])
+@pytest.mark.parametrize("name", MODELS)
+def test_growth_is_exact_on_other_inputs(name, mode):
+    model = MODELS[name]()
+    plan = make_plan(model, X, stages=3)
+    assert D in widths(plan).values(), plan
+    seed = plan.build_seed()
+    perturb(seed)
+    grower = gr.Grower(seed, plan, noise=0.0, variance_transfer=mode)
+    for progress in (0.3, 1.0):
+        cases = [(x, t, outputs(seed, x, t)) for x in (X, *OTHERS) for t in (False, True)]
+        grower.grow()
+        limit = 1e-12 if mode == "off" else 1e-3  # ε of norms
+        for x, training, before in cases:
+            assert distance(before, outputs(seed, x, training)) < limit
+        grower.advance(progress)
+        perturb(seed, seed=3)
+    twin = copy.deepcopy(model)
+    twin.load_state_dict(seed.state_dict())
+    for x in OTHERS:
+        assert torch.equal(twin(x), seed(x))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_contract(name):
+    check_contract(make_plan(MODELS[name](), X, stages=3))
+
+
+@pytest.mark.parametrize("name", [*ONE_TENSOR, "with_mode", "inline", "with_residual", "gated"])
+def test_weights_in_front_of_a_hand_written_norm_are_rescaled(name):
+    plan = make_plan(MODELS[name](), X, stages=2)
+    assert any(r.kind == "norm" for r in plan.groups.records)
+    seed = plan.build_seed()
+    perturb(seed)
+    report = gr.Grower(seed, plan, noise=0.0, variance_transfer="preserving").grow()
+    assert report.change.relative < 1e-3
+
+
+def test_a_lone_norm_resets_the_scale():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, D), Literal(), nn.Linear(D, 3))
+    plan = make_plan(model, X, stages=2, freeze=["2"])
+    report = gr.Grower(plan.build_seed(), plan, noise=0.0, variance_transfer="preserving").grow()
+    assert report.factors["2.weight"] == pytest.approx(math.sqrt(2 / 8))
+
+
+@pytest.mark.parametrize("kind", [Literal, StdEps, ShiftFirst, OnePlus])
+def test_gains_and_shifts_are_known_as_such(kind):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, D), kind(), nn.Linear(D, 3))
+    specs = make_plan(model, X, stages=2).groups.specs
+    kinds = {spec.kind for name, spec in specs.items() if name.startswith("1.")}
+    assert kinds <= {"gain", "bias"} and "gain" in kinds
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.amax(-1, keepdim=True),
+        lambda x: x.logsumexp(-1, keepdim=True),
+        lambda x: x.prod(-1, keepdim=True),
+        lambda x: x.cumsum(-1),
+        lambda x: x.softmax(-1),
+        lambda x: x.sort(-1).values,
+        lambda x: torch.linalg.vector_norm(x, math.inf, -1, keepdim=True),
+        lambda x: torch.linalg.vector_norm(x, 0, -1, keepdim=True),
+        lambda x: torch.linalg.matrix_norm(x, keepdim=True),
+        lambda x: (x > 0).sum(-1, keepdim=True),
+        lambda x: torch.ops.aten.mean.dim(x, [-1], True),
+    ],
+)
+def test_what_cannot_fade_stays_frozen(function):
+    torch.manual_seed(0)
+    model = Net(
+        lambda self, x: self.o(function(self.i(x)) + self.j(x)),
+        i=nn.Linear(4, D), j=nn.Linear(4, D), o=nn.Linear(D, 3),
+    )  # fmt: skip
+    try:
+        plan = make_plan(model, X, stages=2)
+    except gr.GrowthError as error:
+        assert "nothing in Net can grow" in str(error)
+        return
+    assert "i" not in widths(plan)
+
+
+class OwnFunction(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x - x.mean(-1, keepdim=True)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient - gradient.mean(-1, keepdim=True)
+
+
+def test_a_mean_inside_an_autograd_function_keeps_the_width():
+    torch.manual_seed(0)
+    parts = {"i": nn.Linear(4, D), "o": nn.Linear(D, 3)}
+    model = Net(lambda self, x: self.o(OwnFunction.apply(self.i(x))), **parts)
+    with pytest.raises(gr.GrowthError, match="a fade does not reach"):
+        make_plan(model, X, stages=2)
+
+
+def test_a_mean_inside_a_hook_keeps_the_width():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, D), nn.Linear(D, 3))
+    model[0].register_forward_hook(lambda m, a, y: y - y.mean(-1, keepdim=True))
+    with pytest.raises(gr.GrowthError, match="a fade does not reach"):
+        make_plan(model, X, stages=2)
+
+
+def test_group_norm_of_one_group_grows():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.GroupNorm(1, 8), nn.ReLU(), nn.Conv2d(8, 4, 1))
+    plan = make_plan(model, randn(2, 3, 6, 6), stages=3)
+    assert widths(plan) == {"0": 8}
+    check_contract(plan)
+
+
+def test_norms_are_found_by_their_degree():
+    def count(function):
+        model = Net(lambda self, x: function(self.i(x)), i=nn.Linear(4, 6))
+        return len({id(n) for n in find_norms(trace(model, torch.ones(2, 4))).values()})
+
+    assert count(rms) == 1
+    assert count(lambda x: F.normalize(x, dim=-1)) == 1
+    assert count(lambda x: x - x.mean(-1, keepdim=True)) == 0
+    assert count(lambda x: x / (1 + x.std(-1, keepdim=True))) == 0, "that is no ε"
+    assert count(lambda x: x * x.pow(2).mean(-1, keepdim=True)) == 0
+    assert count(lambda x: x * torch.sigmoid(x.mean(-1, keepdim=True))) == 0
+    # the variance is used by itself as well
+    assert count(lambda x: (rms(x), x.pow(2).mean(-1))) == 1
+
+    def leaky(x):
+        square = x.pow(2).mean(-1, keepdim=True)
+        return x * torch.rsqrt(square + 1e-6), square
+
+    assert count(leaky) == 0
