@@ -242,11 +242,13 @@ class _Assignment:
         assert r.output is not None
         source = r.inputs[0] if r.kind == "weight" else self.nodes.one
         root, offset = self.nodes.find(r.output)
+        known = self.factors.get(r.names[0])  # of an earlier use, in another mode say
         if root not in self.potential:
-            self.potential[root] = self.scale(source) + target - offset
+            wanted = target if known is None else known
+            self.potential[root] = self.scale(source) + wanted - offset
         c = self.scale(r.output) - self.scale(source)
         agrees = abs(self.factors.setdefault(r.names[0], c) - c) <= _TOLERANCE
-        if agrees and min(abs(c - target), abs(c)) <= _TOLERANCE:
+        if agrees and (known is not None or min(abs(c - target), abs(c)) <= _TOLERANCE):
             return None
         clash = self._hold(source, r.output)
         if clash is None and not agrees:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import logging
 import operator
 import warnings
@@ -41,6 +42,9 @@ _MODAL = (
     "aten.batch_norm", "aten.native_batch_norm", "aten.dropout", "aten.feature_dropout", "aten.alpha_dropout",
     "aten.native_dropout", "aten.rrelu", "aten.scaled_dot_product_attention", "aten.instance_norm",
 )  # fmt: skip
+
+# Operators that change where entries lie in memory, which may depend on the mode, and nothing else.
+_LAYOUT = ("aten.contiguous", "aten.clone")
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,10 +134,13 @@ class Trace:
         Two traces with one signature run the same operators on the same values.
         """
         numbers: dict[Value, int] = {}
+        fresh = itertools.count()
 
         def visit(item: Any) -> Any:
             if isinstance(item, Value):
-                return (numbers.setdefault(item, len(numbers)), item.shape, item.dtype)
+                if item not in numbers:
+                    numbers[item] = next(fresh)
+                return (numbers[item], item.shape, item.dtype)
             if isinstance(item, (list, tuple)):
                 return tuple(visit(child) for child in item)
             return repr(item)
@@ -147,6 +154,9 @@ class Trace:
                 "num_batches_tracked"
             ):
                 continue  # batch norm counts its batches in train mode
+            if op.name.startswith(_LAYOUT):
+                numbers[op.outputs[0]] = visit(op.args[0])[0]
+                continue
             tensors = (
                 tuple(op.inputs()) if op.name.startswith(_MODAL) else (op.args, *op.kwargs.items())
             )
