@@ -10,6 +10,7 @@ from growthring.graph.rules import (
     elementwise as elementwise,
     factory as factory,
     norms as norms,
+    recurrent as recurrent,
     reduction as reduction,
     selection as selection,
     structure as structure,
