@@ -20,6 +20,7 @@ from growthring.graph.analysis import Build, Heads
 from growthring.graph.check import check_finite
 from growthring.graph.discover import discover
 from growthring.graph.groups import WidthGroup, WidthGroups
+from growthring.graph.magnitudes import typical_ratio, with_ratios
 from growthring.graph.sizes import stage_widths, steps_of
 from growthring.graph.skeleton import empty_copy, named_tensors
 from growthring.graph.trace import ExampleInputs, run_once, trace
@@ -144,7 +145,7 @@ def plan(
     made = Plan(
         groups,
         tuple(steps),
-        {n: _initial(t) for n, t in named_tensors(model).items() if n in groups.specs},
+        _initials(model, groups),
         (),
         example_inputs,
         model,
@@ -378,6 +379,16 @@ def _try_out(
             "Sizes that are equal in the "
             "full model may have to stay equal: give those groups the same widths."
         ) from error
+
+
+def _initials(model: nn.Module, groups: WidthGroups) -> dict[str, Initial]:
+    """How each tensor of the model is initialised; of a normalised weight's magnitude, its ratio to the norm."""
+    found = {}
+    for name, tensor in with_ratios(groups.specs, named_tensors(model)).items():
+        if name in groups.specs:
+            is_ratio = groups.specs[name].kind == "magnitude"
+            found[name] = Initial(0.0, typical_ratio(tensor)) if is_ratio else _initial(tensor)
+    return found
 
 
 def _initial(tensor: torch.Tensor) -> Initial:

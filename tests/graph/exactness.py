@@ -1,4 +1,4 @@
-"""Grows a model through all stages and compares it with itself before, in both modes, on inputs it was not traced with."""
+"""Grows a model through all stages and compares it with itself before, in both modes, on fresh inputs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import growthring as gr
+from growthring.graph.running import kept_buffers
 from growthring.graph.trace import output_tensors, split_inputs
 from tests.growth_contract import cast, distance, perturb
 
@@ -20,10 +21,10 @@ WAYS: tuple[dict[str, Any], ...] = (
 
 
 def outputs(model: nn.Module, inputs: Any, training: bool) -> list[torch.Tensor]:
-    """What the model returns in one mode; the same random numbers (dropout) each time."""
+    """What the model returns in one mode; the same random numbers (dropout) each time, buffers kept."""
     args, kwargs = split_inputs(inputs)
     model.train(training)
-    with torch.no_grad(), torch.random.fork_rng():
+    with torch.no_grad(), torch.random.fork_rng(), kept_buffers(model):
         torch.manual_seed(0)
         return [t.clone() for t in output_tensors(model(*args, **kwargs))]
 
@@ -35,7 +36,7 @@ def grown_exactly(
     training: bool = True,
     tolerance: float = 1e-12,
 ) -> nn.Module:
-    """Grows a perturbed seed to its full size in every way, and asserts that nothing changes; returns the last one."""
+    """Grows a perturbed seed to its full size in every way; asserts that nothing changes; returns the last one."""
     inputs = [plan.example_inputs, *(cast(x, torch.float64) for x in fresh)]
     for way in ways:
         model = plan.build_seed()

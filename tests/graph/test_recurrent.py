@@ -33,9 +33,9 @@ def layer(kind: str, hidden: int = 8, inside: int = 6, **options: Any) -> Case:
     directions = 2 if options.get("bidirectional") else 1
     width = options.get("proj_size") or hidden
     model = around(made, sequence, width * directions, inside)
-    found = {"emb": inside, "rnn.weight_ih_l0": hidden}
+    found = {"emb": inside, "rnn": hidden}
     if "proj_size" in options:
-        found["rnn.weight_hr_l0"] = width
+        found["rnn/2"] = width
     first, *fresh = lengths((3, 4), (2, 7), (5, 1))
     return model, first, fresh, found
 
@@ -50,7 +50,7 @@ def last_states(kind: str) -> Case:
 
     made = getattr(nn, kind)(6, 8, num_layers=2, bidirectional=True, batch_first=True)
     first, *fresh = lengths((3, 4), (2, 7))
-    return around(made, forward, 16), first, fresh, {"emb": 6, "rnn.weight_ih_l0": 8}
+    return around(made, forward, 16), first, fresh, {"emb": 6, "rnn": 8}
 
 
 def cell_state() -> Case:
@@ -59,7 +59,7 @@ def cell_state() -> Case:
         return self.head(y + h[-1] + torch.tanh(c[0]))
 
     first, *fresh = lengths((3, 4), (2, 4))
-    return around(nn.LSTM(6, 8, 2), forward, 8), first, fresh, {"emb": 6, "rnn.weight_ih_l0": 8}
+    return around(nn.LSTM(6, 8, 2), forward, 8), first, fresh, {"emb": 6, "rnn": 8}
 
 
 def own_zeros() -> Case:
@@ -72,7 +72,7 @@ def own_zeros() -> Case:
     model = around(nn.LSTM(6, 8, 2, batch_first=True), forward, 8)
     model.layers, model.hidden = 2, 8
     first, *fresh = lengths((3, 4), (2, 7))
-    return model, first, fresh, {"emb": 6, "rnn.weight_ih_l0": 8}
+    return model, first, fresh, {"emb": 6, "rnn": 8}
 
 
 def learned_state() -> Case:
@@ -97,7 +97,7 @@ def encoder_decoder() -> Case:
     model = around(nn.LSTM(6, 8, batch_first=True), forward, 8)
     model.enc = nn.LSTM(6, 8, batch_first=True)
     first, *fresh = lengths((3, 4), (2, 7))
-    return model, first, fresh, {"emb": 6, "enc.weight_ih_l0": 8}
+    return model, first, fresh, {"emb": 6, "enc": 8}
 
 
 def residual_stack() -> Case:
@@ -124,7 +124,7 @@ def cells(kind: str, **options: Any) -> Case:
 
     model = around(getattr(nn, kind)(6, 8, **options), forward, 8)
     first, *fresh = lengths((3, 4), (2, 7))
-    return model, first, fresh, {"emb": 6, "rnn.weight_ih": 8}
+    return model, first, fresh, {"emb": 6, "rnn": 8}
 
 
 def cells_with_zeros() -> Case:
@@ -137,7 +137,7 @@ def cells_with_zeros() -> Case:
 
     model = around(nn.LSTMCell(6, 8), forward, 8)
     first, *fresh = lengths((3, 4), (2, 7))
-    return model, first, fresh, {"emb": 6, "rnn.weight_ih": 8}
+    return model, first, fresh, {"emb": 6, "rnn": 8}
 
 
 class HandWritten(nn.Module):
@@ -166,7 +166,7 @@ def by_hand() -> Case:
 
 def unbatched() -> Case:
     model = around(nn.LSTM(6, 8), sequence, 8)
-    return model, tokens(4, high=11), [tokens(7, high=11)], {"emb": 6, "rnn.weight_ih_l0": 8}
+    return model, tokens(4, high=11), [tokens(7, high=11)], {"emb": 6, "rnn": 8}
 
 
 def on_features() -> Case:
@@ -177,7 +177,7 @@ def on_features() -> Case:
         return self.head(self.rnn(y)[0].mean(0))
 
     model = Net(forward, conv=nn.Conv1d(3, 7, 3), rnn=nn.GRU(7, 8), head=nn.Linear(8, 5))
-    return model, randn(2, 3, 6), [randn(3, 3, 9)], {"conv": 7, "rnn.weight_ih_l0": 8}
+    return model, randn(2, 3, 6), [randn(3, 3, 9)], {"conv": 7, "rnn": 8}
 
 
 CASES: dict[str, Callable[[], Case]] = {

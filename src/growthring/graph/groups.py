@@ -27,12 +27,13 @@ class TensorSpec:
         read: the axes that its operator contracts over; new units of the *other* axes may read
             freely.
         kernel: the axes that slide over space.
-        kind: weight, bias, gain, table, mean, variance, buffer or direct.
+        kind: weight, bias, gain, table, mean, variance, buffer, magnitude or direct.
         is_parameter: False for a buffer.
         tied: read and written by different operators: new entries are zero, which suits both.
         inner: a part of a written axis that is contracted as well.
         pieces: where operators use segments of it by themselves (a fused projection): the axis and its segments.
         zero_rows: rows of a table that stay zero.
+        of: the tensor whose directions a magnitude scales (weight normalisation).
     """
 
     name: str
@@ -45,6 +46,7 @@ class TensorSpec:
     inner: Axis = _NOTHING
     pieces: tuple[int, tuple[Axis, ...]] | None = None
     zero_rows: frozenset[int] = frozenset()
+    of: str = ""
 
     def shape(self, widths: Mapping[int, int]) -> tuple[int, ...]:
         """Shape at the given widths."""

@@ -27,7 +27,7 @@ def spans_of(specs: Iterable[TensorSpec], growing: Iterable[int]) -> list[Axis]:
                 visit(part)
             return
         if len({r.group for r in refs(axis)} & live) == 1:
-            found[_unsigned(axis)] = None
+            found[unsigned(axis)] = None
         if isinstance(axis, Product):
             for part in axis.parts:
                 visit(part)
@@ -38,11 +38,12 @@ def spans_of(specs: Iterable[TensorSpec], growing: Iterable[int]) -> list[Axis]:
     return list(found)
 
 
-def _unsigned(axis: Axis) -> Axis:
+def unsigned(axis: Axis) -> Axis:
+    """The axis without parities."""
     if isinstance(axis, Ref):
         return Ref(axis.group)
     if isinstance(axis, (Product, Concat)):
-        return type(axis)(tuple(_unsigned(p) for p in axis.parts))
+        return type(axis)(tuple(unsigned(p) for p in axis.parts))
     return axis
 
 

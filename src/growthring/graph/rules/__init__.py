@@ -12,6 +12,7 @@ from growthring.graph.rules import (
     norms as norms,
     recurrent as recurrent,
     reduction as reduction,
+    reparametrised as reparametrised,
     selection as selection,
     structure as structure,
 )
