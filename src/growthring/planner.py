@@ -200,7 +200,7 @@ def _at(groups: WidthGroups, fraction: float, round_to: int) -> dict[int, int]:
     full, growing = groups.full_widths, [g.key for g in groups.growable]
     if fraction == 1:
         return full
-    return full | stage_widths(groups.spans, full, growing, fraction, round_to)
+    return full | stage_widths(groups.spans, full, growing, fraction, round_to, groups.units)
 
 
 @dataclass(frozen=True)
@@ -222,7 +222,7 @@ class _Settings:
         steps = [_at(groups, fraction, self.round_to) for fraction in fractions]
         if self.schedule == "recursive" and growth is not None:
             full, growing = groups.full_widths, [g.key for g in groups.growable]
-            for together in steps_of(groups.spans, full, growing, self.round_to):
+            for together in steps_of(groups.spans, full, growing, self.round_to, groups.units):
                 first = together.groups[0]
                 row = recursive_widths(
                     steps[0][first], full[first], self.stages, growth, self.round_to
@@ -405,10 +405,15 @@ def _rounding_notes(groups: WidthGroups, round_to: int) -> list[str]:
     notes = []
     names = {g.key: g.name for g in groups}
     full = groups.full_widths
-    for steps in steps_of(groups.spans, full, [g.key for g in groups.growable], round_to):
+    growing = [g.key for g in groups.growable]
+    for steps in steps_of(groups.spans, full, growing, round_to, groups.units):
         for key in steps.groups:
             unit = full[key] * steps.step // steps.count
-            if unit > round_to:
+            if unit == groups.units.get(key):
+                notes.append(
+                    f"'{names[key]}' ({full[key]}) steps in units of {unit}: an operator takes no other widths."
+                )
+            elif unit > round_to:
                 notes.append(
                     f"'{names[key]}' ({full[key]}) steps in units of {unit} to fit the sizes it is tied to."
                 )

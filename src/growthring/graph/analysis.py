@@ -20,7 +20,7 @@ from growthring.graph.recognise import NormFormula
 from growthring.graph.rules import Walk
 from growthring.graph.rules.walk import Use
 from growthring.graph.scales import Scales
-from growthring.graph.sizes import spans_of, stage_widths, unsigned
+from growthring.graph.sizes import spans_of, stage_widths, units_of, unsigned
 from growthring.graph.skeleton import handled_attributes, named_tensors
 from growthring.graph.trace import ExampleInputs, Trace
 from growthring.graph.unify import Reason, Unifier
@@ -265,23 +265,31 @@ class Analysis:
         """The widths to try the model's code at: about half; untied, what equals a product is set apart from it."""
         specs = self._specs()
         keys = {ref.group for s in specs.values() for axis in s.axes for ref in refs(axis)}
-        full = Sizes(self.unifier)
-        full.update({k: self.unifier.size(Ref(k)) for k in keys})
+        full = self._full(keys)
         small = Sizes(self.unifier)
         small.update(full)
         spans = spans_of(specs.values(), growing)
+        units = self._units(full, growing)
         if tied:
-            small.update(stage_widths(spans, full, growing, 0.5, 1))
+            small.update(stage_widths(spans, full, growing, 0.5, 1, units))
         else:
             factors = {r.group for axis in spans if isinstance(axis, Product) for r in refs(axis)}
             for fraction, chosen in ((0.5, factors), (0.75, set(growing) - factors)):
-                small.update(
-                    stage_widths((), full, [g for g in growing if g in chosen], fraction, 1)
-                )
+                several = [g for g in growing if g in chosen]
+                small.update(stage_widths((), full, several, fraction, 1, units))
         probe = Probe(
             self.model, inputs, outputs, self.walks, modes, self.norms, specs, full, small
         )
         return self.at(probe, small, build)
+
+    def _units(self, full: Mapping[int, int], growing: Sequence[int]) -> dict[int, int]:
+        multiples = [(self.unifier.resolve(a), n) for w in self.walks for a, n in w.multiples]
+        return units_of(multiples, full, growing)
+
+    def _full(self, keys: Iterable[int]) -> Sizes:
+        full = Sizes(self.unifier)
+        full.update({k: self.unifier.size(Ref(k)) for k in keys})
+        return full
 
     def at(self, probe: Probe, small: Mapping[int, int], build: Build | None) -> Probe:
         """The same probe at other widths."""
@@ -350,6 +358,7 @@ class Analysis:
             tuple(spans_of(specs.values(), growing)) if tied else (),
             max(w.trace.precision for w in walks),
             unknown,
+            self._units(self._full(keys), growing),
         )
 
 

@@ -134,6 +134,7 @@ class WidthGroups(Sequence[WidthGroup]):
         spans: segments of axes that hold one growing width; equal sizes stay equal.
         precision: machine epsilon of the coarsest floating-point type the model computes in.
         unknown: operators without a rule, and a module that uses each.
+        units: group -> the number that its width must be a multiple of, for some operator to take it.
     """
 
     model_type: str
@@ -148,6 +149,7 @@ class WidthGroups(Sequence[WidthGroup]):
     spans: Sequence[Axis]
     precision: float
     unknown: Mapping[str, str] = field(default_factory=dict)
+    units: Mapping[int, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.groups)

@@ -25,6 +25,8 @@ from torch.export.graph_signature import InputKind
 
 from growthring.errors import InputError, TraceError
 from growthring.graph.running import fixed_random, kept_buffers
+from growthring.graph.standins import StandIns, would_help
+from growthring.graph.symbols import stand_in
 from growthring.graph.watch import watch_reads
 
 ExampleInputs = torch.Tensor | Sequence[Any] | Mapping[str, Any]
@@ -190,13 +192,17 @@ def output_tensors(output: Any, names: Sequence[str] | None = None) -> list[torc
 class _Flat(nn.Module):
     """Calls the model and returns its tensors as a list, so that any output type can be exported."""
 
-    def __init__(self, model: nn.Module, names: Sequence[str] | None) -> None:
+    def __init__(
+        self, model: nn.Module, names: Sequence[str] | None, with_stand_ins: bool = False
+    ) -> None:
         super().__init__()
         self.model = model
         self.names = names
+        self.with_stand_ins = with_stand_ins
 
     def forward(self, *args: Any, **kwargs: Any) -> list[torch.Tensor]:
-        return output_tensors(self.model(*args, **kwargs), self.names)
+        with StandIns() if self.with_stand_ins else contextlib.nullcontext():
+            return output_tensors(self.model(*args, **kwargs), self.names)
 
 
 @contextlib.contextmanager
@@ -250,14 +256,24 @@ def trace(
     """
     args, kwargs = split_inputs(example_inputs)
     reads: set[tuple[str, str]] = set()
-    watching = watch_reads(model, reads) if watch else contextlib.nullcontext()
-    try:
+
+    def export(with_stand_ins: bool) -> torch.export.ExportedProgram:
+        watching = watch_reads(model, reads) if watch else contextlib.nullcontext()
         with _mode(model, training), _quiet(), watching:
-            program = torch.export.export(_Flat(model, outputs), args, kwargs, strict=False)
+            flat = _Flat(model, outputs, with_stand_ins)
+            return torch.export.export(flat, args, kwargs, strict=False)
+
+    try:
+        program = export(False)
     except InputError:
         raise
     except Exception as error:  # torch.export raises many types, its own and the model's
-        raise _explain(model, example_inputs, training, error) from error
+        try:
+            if not would_help(model, error):
+                raise error
+            program = export(True)
+        except Exception:
+            raise _explain(model, example_inputs, training, error) from error
     try:
         result = _flatten(program, model)
     except torch.fx.experimental.symbolic_shapes.GuardOnDataDependentSymNode as error:
@@ -376,7 +392,9 @@ def _drop_unused(result: Trace) -> None:
 
 def _as_values(item: Any) -> Any:
     if isinstance(item, torch.Tensor):
-        return Value(tuple(int(n) for n in item.shape), item.dtype)
+        return Value(tuple(stand_in(n) for n in item.shape), item.dtype)
+    if isinstance(item, torch.SymInt):
+        return stand_in(item)
     if isinstance(item, (list, tuple)):
         return [_as_values(child) for child in item]
     return item
@@ -421,5 +439,7 @@ def _run(gm: torch.fx.GraphModule, env: dict[torch.fx.Node, Any], result: Trace)
                 call = list(stack)[-1]
                 module = str(stack[call][0]).removeprefix("model").removeprefix(".")
             outputs = tuple(_values(env[node]))
+            if not outputs:  # numbers computed from sizes, assertions on them
+                continue
             result.ops.append(Op(str(node.target), args, kwargs, outputs, module, call))
     return None

@@ -8,6 +8,7 @@ touches, with the reason.
 from growthring.graph.rules import (
     contraction as contraction,
     elementwise as elementwise,
+    experts as experts,
     factory as factory,
     norms as norms,
     recurrent as recurrent,

@@ -130,6 +130,9 @@ class Walk:
         self._norm_calls: dict[str, int] = {}
         self.attributes: dict[tuple[str, str], tuple[Axis, ...]] = {}
         self.ties: list[tuple[Axis, Axis, str]] = []
+        self.multiples: list[
+            tuple[Axis, int]
+        ] = []  # axes whose size must be a multiple of a number
         self.unknown: dict[str, str] = {}
         self.expected: dict[int, dict[int, Axis]] = {}
         self.pieces: dict[str, list[tuple[int, tuple[Axis, ...]]]] = {}
