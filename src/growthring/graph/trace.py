@@ -256,24 +256,14 @@ def trace(
     """
     args, kwargs = split_inputs(example_inputs)
     reads: set[tuple[str, str]] = set()
-
-    def export(with_stand_ins: bool) -> torch.export.ExportedProgram:
-        watching = watch_reads(model, reads) if watch else contextlib.nullcontext()
-        with _mode(model, training), _quiet(), watching:
-            flat = _Flat(model, outputs, with_stand_ins)
-            return torch.export.export(flat, args, kwargs, strict=False)
-
+    watching = watch_reads(model, reads) if watch else contextlib.nullcontext()
     try:
-        program = export(False)
+        with _mode(model, training), _quiet(), watching:
+            program = _export(model, outputs, args, kwargs)
     except InputError:
         raise
     except Exception as error:  # torch.export raises many types, its own and the model's
-        try:
-            if not would_help(model, error):
-                raise error
-            program = export(True)
-        except Exception:
-            raise _explain(model, example_inputs, training, error) from error
+        raise _explain(model, example_inputs, training, error) from error
     try:
         result = _flatten(program, model)
     except torch.fx.experimental.symbolic_shapes.GuardOnDataDependentSymNode as error:
@@ -283,6 +273,22 @@ def trace(
         ) from error
     result.reads.update(reads)
     return result
+
+
+def _export(
+    model: nn.Module, outputs: Sequence[str] | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> torch.export.ExportedProgram:
+    """Runs torch.export, once more with stand-ins where it fails on what has some."""
+    try:
+        return torch.export.export(_Flat(model, outputs), args, kwargs, strict=False)
+    except Exception as error:
+        if not would_help(model, error):
+            raise
+        try:
+            flat = _Flat(model, outputs, with_stand_ins=True)
+            return torch.export.export(flat, args, kwargs, strict=False)
+        except Exception:
+            raise error from None
 
 
 def _first_line(error: BaseException) -> str:
