@@ -290,6 +290,8 @@ def test_tokens_picked_by_value_do_not_stop_growth(kind: type[Mixture]) -> None:
     plan = make_plan(kind(), randn(2, 5, 3), stages=3)
     inner = {f"experts.{e}.0": HIDDEN for e in range(EXPERTS)}
     assert inner.items() <= widths(plan).items()
+    if kind is BooleanMask:
+        assert widths(plan) == {"first": D, **inner}
     grown_exactly(plan, [randn(3, 5, 3, seed=6), randn(1, 2, 3, seed=7)])
     assert plan.flops_share < 1
 

@@ -6,8 +6,10 @@ import torch
 
 from growthring.core.axes import Axis, Fixed
 from growthring.graph.rules.selection import index
-from growthring.graph.rules.walk import Info, Walk, register_rule
+from growthring.graph.rules.walk import Info, Walk, find_rule, register_rule
 from growthring.graph.trace import Op, Value
+
+_MASKS = (torch.bool, torch.uint8)
 
 
 @register_rule("aten._grouped_mm", "growthring.grouped_mm", "transformers.grouped_mm_fallback")
@@ -69,22 +71,46 @@ def _without_widths(walk: Walk, op: Op, does: str) -> None:
         walk.set(out, walk.fixed(out), walk.demand(*infos), constant=all(i.constant for i in infos))
 
 
+def _leading_index(op: Op) -> tuple[Value, int] | None:
+    """The index and how many axes it picks from, where only the first axes are indexed, by one tensor."""
+    first, *others = op.args[1]
+    if first is None or any(v is not None for v in others):
+        return None
+    return first, len(first.shape) if first.dtype in _MASKS else 1
+
+
 @register_rule("aten.index.Tensor")
 def pick(walk: Walk, op: Op) -> None:
     """x[mask] and weights[expert of each token]; everything else is for the general rule."""
-    x, out = walk.info(op.args[0]), op.outputs[0]
-    first, *others = op.args[1]
-    if first is None or any(v is not None for v in others):
+    x, out, found = walk.info(op.args[0]), op.outputs[0], _leading_index(op)
+    is_matrix = len(x.axes) > 2 and x.use is not None
+    if found is None or not (is_matrix or found[0].dtype in _MASKS):
         index(walk, op)
         return
-    num_indexed = len(first.shape) if first.dtype in (torch.bool, torch.uint8) else 1
-    is_matrix = num_indexed == 1 and len(x.axes) > 2 and x.use is not None
-    if num_indexed == 1 and first.dtype not in (torch.bool, torch.uint8) and not is_matrix:
-        index(walk, op)
-        return
+    by, num_indexed = found
     walk.freeze(x.axes[:num_indexed], "picks entries of it by number")
-    walk.freeze(walk.info(first).axes, "picks entries with it")
+    walk.freeze(walk.info(by).axes, "picks entries with it")
     picked = len(out.shape) - (len(x.axes) - num_indexed)
     axes = [*(Fixed(n) for n in out.shape[:picked]), *x.axes[num_indexed:]]
     source = [*([None] * picked), *x.source[num_indexed:]] if x.use is not None else None
     walk.set(out, axes, x.scale, x, source, x.constant)
+
+
+@register_rule("aten.index_put.default", "aten.index_put_.default")
+def put(walk: Walk, op: Op) -> None:
+    """x[mask] = values, one for each entry picked; everything else is for the general rule, if there is one."""
+    x, values, found = walk.info(op.args[0]), walk.info(op.args[2]), _leading_index(op)
+    rest = x.axes[found[1] :] if found is not None else ()
+    if found is None or found[0].dtype not in _MASKS or len(values.axes) != 1 + len(rest):
+        (find_rule("aten.index_put") or _write_nothing)(walk, op)
+        return
+    walk.freeze(x.axes[: found[1]], "writes entries of it by number")
+    walk.freeze(walk.info(found[0]).axes, "writes entries with it")
+    for a, b in zip(rest, values.axes[1:], strict=True):
+        walk.same(a, b)
+    constant = x.constant and values.constant
+    walk.set(op.outputs[0], x.axes, walk.carry(x, values), constant=constant)
+
+
+def _write_nothing(walk: Walk, op: Op) -> None:
+    _without_widths(walk, op, "writes entries of it by number")
