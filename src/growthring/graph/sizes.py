@@ -72,6 +72,7 @@ def units_of(
 ) -> dict[int, int]:
     """Of which number each width must be a multiple, so that the axes that need it are; 1 is left out.
 
+    >>> from growthring.core.axes import Fixed
     >>> units_of([(Product((Fixed(2), Ref(0))), 8)], {0: 12}, [0])
     {0: 4}
     """
@@ -99,6 +100,7 @@ def steps_of(
 
     Widths are multiples of `round_to`, and of those in `units`.
 
+    >>> from growthring.core.axes import Fixed
     >>> steps_of([Ref(0), Product((Fixed(8), Ref(1)))], {0: 512, 1: 64}, [0, 1], 2)
     [Steps(groups=(0, 1), count=64, step=2)]
     """
