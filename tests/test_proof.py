@@ -218,7 +218,9 @@ def wrong_rule(monkeypatch):
 def test_a_wrong_rule_is_found_before_anything_is_trained(wrong_rule, dtype):
     net = nn.Sequential(nn.Linear(4, 8), nn.Softmax(-1), nn.Linear(8, 2)).to(dtype)
     plan = gr.plan(net, randn(3, 4, dtype=torch.float32).to(dtype), stages=2)
-    with pytest.raises(gr.GrowthError, match=r"a trial growth of Sequential .* in 64 bits, changes"):
+    with pytest.raises(
+        gr.GrowthError, match=r"a trial growth of Sequential .* in 64 bits, changes"
+    ):
         gr.Grower(plan.build_seed(), plan)
 
 

@@ -13,6 +13,7 @@ from torch import nn
 from growthring.core.axes import Layout
 from growthring.core.widen import formatted, widen_constant
 from growthring.fading import Fades
+from growthring.graph.computed import refresh
 from growthring.graph.skeleton import (
     adopt_attributes,
     follow_attributes,
@@ -67,6 +68,7 @@ class Body:
                 set_data(tensor, new)
                 if gradient is not None:
                     tensor.grad = _widen_gradient(gradient, layouts, factors.get(name, 1.0))
+            undo += refresh(self.module)
             undo += self._follow(step)
             undo += self.fades.extend(step.plan.groups.statistics, step.before, step.after)
         except BaseException:

@@ -19,6 +19,7 @@ from growthring.errors import PlanError
 from growthring.graph.results import output_tensors
 from growthring.graph.running import fixed_random, kept_buffers
 from growthring.graph.skeleton import named_tensors
+from growthring.graph.standins import GROUPED_FLOPS, StandIns
 from growthring.graph.trace import ExampleInputs, split_inputs
 from growthring.schedule import whole
 
@@ -75,13 +76,20 @@ def footprint(model: nn.Module, inputs: ExampleInputs) -> Footprint:
     error: Exception | None = None
     # Train mode is what training costs, and BatchNorm needs two examples there; where a model's code does
     # not run like that on fake tensors, its eval mode has the same FLOPs.
-    for is_training, size in ((True, max(count, 2)), (True, count), (False, count)):
+    # Where shapes depend on values (tokens picked by expert), it is run on random ones.
+    ways = (
+        (True, max(count, 2), True),
+        (True, count, True),
+        (False, count, True),
+        (False, count, False),
+    )
+    for is_training, size, is_fake in ways:
         modes = {module: module.training for module in model.modules()}
         try:
             model.train(is_training)
-            return _footprint(model, _repeated(inputs, size), size)
+            return _footprint(model, _repeated(inputs, size), size, is_fake)
         except Exception as caught:  # the user's own code
-            error = caught
+            error = error or caught
         finally:
             for module, mode in modes.items():
                 module.training = mode
@@ -90,11 +98,12 @@ def footprint(model: nn.Module, inputs: ExampleInputs) -> Footprint:
     ) from error
 
 
-def _footprint(model: nn.Module, inputs: tuple[Any, Any], count: int) -> Footprint:
+def _footprint(model: nn.Module, inputs: tuple[Any, Any], count: int, is_fake: bool) -> Footprint:
     args, kwargs = inputs
     parameters = list(model.parameters())
     kept: dict[int, int] = {}
-    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+    mode = FakeTensorMode(allow_non_fake_inputs=True) if is_fake else None
+    with mode or fixed_random(model):
         fakes = {n: _fake(mode, t) for n, t in named_tensors(model).items()}
         own = {t.untyped_storage()._cdata for t in fakes.values()}
         fake_args, fake_kwargs = pytree.tree_map_only(
@@ -109,9 +118,10 @@ def _footprint(model: nn.Module, inputs: tuple[Any, Any], count: int) -> Footpri
             return tensor
 
         held: list[Any] = []
-        counter = FlopCounterMode(display=False)
+        counter = FlopCounterMode(display=False, custom_mapping=dict(GROUPED_FLOPS))
         with (
             counter,
+            StandIns(),
             _countable(),
             torch.enable_grad(),
             torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t),
@@ -138,8 +148,15 @@ def _countable() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(fast)
 
 
-def _fake(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
-    fake = mode.from_tensor(tensor.detach(), static_shapes=True)
+def _fake(mode: FakeTensorMode | None, tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor of the same shape: a fake one, or (a weight) one of small random values."""
+    fake: torch.Tensor
+    if mode is not None:
+        fake = mode.from_tensor(tensor.detach(), static_shapes=True)
+    elif tensor.requires_grad:
+        fake = torch.randn_like(tensor).mul_(0.02).detach()
+    else:
+        fake = tensor.detach().clone()
     return fake.requires_grad_(tensor.requires_grad)
 
 

@@ -22,8 +22,10 @@ from growthring.core.variance import Mode
 from growthring.core.widen import widen_constant
 from growthring.errors import GrowthError, GrowthStepError, InputError
 from growthring.graph.check import check_finite, check_model
+from growthring.graph.magnitudes import effective
 from growthring.methods import Growth, GrowthMethod, Job, Paired, Step, make_method
 from growthring.methods.base import Batch, Loss
+from growthring.methods.magnitudes import following_magnitudes
 from growthring.optim.base import RingOptimizer
 from growthring.optim.state import Grown, drop_state, grow_state
 from growthring.optim.wrap import book_of
@@ -157,6 +159,7 @@ class Grower:
             outcome = Outcome(self.model, step, self.stage + 1, trials)
             for hold_norms in (False, True):
                 growth = self.method.grow(self._job(step, body, hold_norms))
+                growth = following_magnitudes(growth, step)
                 before = self.generator.get_state()
                 olds = growth.gradient_divisors(body.tensors)
                 grown = growth.tensors(body.tensors, self.generator)
@@ -296,7 +299,8 @@ class Grower:
         if callable(batches):
             seed = torch.randint(2**62, (), generator=self.generator, device=self.generator.device)
             batches = batches(int(seed))
-        return Job(step, body.module, body.tensors, self.generator, batches, self._loss, hold_norms)
+        tensors = effective(self.plan.groups.specs, body.tensors)
+        return Job(step, body.module, tensors, self.generator, batches, self._loss, hold_norms)
 
     def _bind(self) -> Undo:
         """Tells the optimizers the rings; returns what undoes it."""

@@ -18,7 +18,9 @@ from growthring.costs import Footprint, footprint, seconds_per_step
 from growthring.errors import InputError, PlanError
 from growthring.graph.analysis import Build
 from growthring.graph.check import check_finite
+from growthring.graph.computed import refresh
 from growthring.graph.groups import TensorSpec, WidthGroups
+from growthring.graph.magnitudes import with_magnitudes, with_ratios
 from growthring.graph.skeleton import copy_with, empty_copy, follow_attributes, named_tensors
 from growthring.graph.trace import ExampleInputs
 from growthring.schedule import whole
@@ -127,7 +129,7 @@ class Plan:
         check_finite(self.model)
         first, full = self.stage_widths[0], self.stage_widths[-1]
         tensors: dict[str, torch.Tensor] = {}
-        for name, tensor in named_tensors(self.model).items():
+        for name, tensor in with_ratios(self.groups.specs, named_tensors(self.model)).items():
             spec = self.groups.specs.get(name)
             part = tensor.detach().clone()
             if spec is not None:
@@ -138,9 +140,11 @@ class Plan:
                 gain = self._seed_gain(spec)
                 part = part * gain if gain != 1.0 else part.contiguous()
             tensors[name] = part
+        tensors = with_magnitudes(self.groups.specs, tensors, {})
         if self.build is None:
             seed = copy_with(self.model, tensors)
             follow_attributes(seed, self.groups.attributes, full, first)
+            refresh(seed)
         else:
             seed = built(self.build, self.named_widths(0), tensors)
         return seed

@@ -20,6 +20,7 @@ from growthring.graph.analysis import Build, Heads
 from growthring.graph.check import check_finite
 from growthring.graph.discover import discover
 from growthring.graph.groups import WidthGroup, WidthGroups
+from growthring.graph.magnitudes import typical_ratio, with_ratios
 from growthring.graph.sizes import stage_widths, steps_of
 from growthring.graph.skeleton import empty_copy, named_tensors
 from growthring.graph.trace import ExampleInputs, run_once, trace
@@ -144,7 +145,7 @@ def plan(
     made = Plan(
         groups,
         tuple(steps),
-        {n: _initial(t) for n, t in named_tensors(model).items() if n in groups.specs},
+        _initials(model, groups),
         (),
         example_inputs,
         model,
@@ -199,7 +200,7 @@ def _at(groups: WidthGroups, fraction: float, round_to: int) -> dict[int, int]:
     full, growing = groups.full_widths, [g.key for g in groups.growable]
     if fraction == 1:
         return full
-    return full | stage_widths(groups.spans, full, growing, fraction, round_to)
+    return full | stage_widths(groups.spans, full, growing, fraction, round_to, groups.units)
 
 
 @dataclass(frozen=True)
@@ -221,7 +222,7 @@ class _Settings:
         steps = [_at(groups, fraction, self.round_to) for fraction in fractions]
         if self.schedule == "recursive" and growth is not None:
             full, growing = groups.full_widths, [g.key for g in groups.growable]
-            for together in steps_of(groups.spans, full, growing, self.round_to):
+            for together in steps_of(groups.spans, full, growing, self.round_to, groups.units):
                 first = together.groups[0]
                 row = recursive_widths(
                     steps[0][first], full[first], self.stages, growth, self.round_to
@@ -380,6 +381,16 @@ def _try_out(
         ) from error
 
 
+def _initials(model: nn.Module, groups: WidthGroups) -> dict[str, Initial]:
+    """How each tensor of the model is initialised; of a normalised weight's magnitude, its ratio to the norm."""
+    found = {}
+    for name, tensor in with_ratios(groups.specs, named_tensors(model)).items():
+        if name in groups.specs:
+            is_ratio = groups.specs[name].kind == "magnitude"
+            found[name] = Initial(0.0, typical_ratio(tensor)) if is_ratio else _initial(tensor)
+    return found
+
+
 def _initial(tensor: torch.Tensor) -> Initial:
     values = tensor.detach()
     is_complex = values.is_complex()
@@ -396,10 +407,15 @@ def _rounding_notes(groups: WidthGroups, round_to: int) -> list[str]:
     notes = []
     names = {g.key: g.name for g in groups}
     full = groups.full_widths
-    for steps in steps_of(groups.spans, full, [g.key for g in groups.growable], round_to):
+    growing = [g.key for g in groups.growable]
+    for steps in steps_of(groups.spans, full, growing, round_to, groups.units):
         for key in steps.groups:
             unit = full[key] * steps.step // steps.count
-            if unit > round_to:
+            if unit == groups.units.get(key):
+                notes.append(
+                    f"'{names[key]}' ({full[key]}) steps in units of {unit}: an operator takes no other widths."
+                )
+            elif unit > round_to:
                 notes.append(
                     f"'{names[key]}' ({full[key]}) steps in units of {unit} to fit the sizes it is tied to."
                 )

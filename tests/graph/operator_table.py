@@ -1833,10 +1833,10 @@ def window_attention() -> Made:
     return Swin(), randn(2, 4, 4, 3)
 
 
-# Recurrent and other refusals.
+# Recurrent layers and computed weights.
 
 
-@row({"b": 7}, "lstm")
+@row({"a": 6, "b": 7})
 def lstm() -> Made:
     return Net(
         lambda self, x: self.c(self.b(self.a(x)[0]).relu()),
@@ -1846,7 +1846,7 @@ def lstm() -> Made:
     ), randn(2, 5, 4)
 
 
-@row({"b": 7}, "gru")
+@row({"a": 6, "b": 7})
 def gru() -> Made:
     return Net(
         lambda self, x: self.c(self.b(self.a(x)[0]).relu()),
@@ -1856,14 +1856,14 @@ def gru() -> Made:
     ), randn(2, 5, 4)
 
 
-@row(None, "aten.lstm_cell")
+@row({"a": 6})
 def lstm_cell() -> Made:
     return Net(lambda self, x: self.c(self.a(x)[0]), a=nn.LSTMCell(4, 6), c=nn.Linear(6, 3)), randn(
         5, 4
     )
 
 
-@row({"b": 7}, "_weight_norm")
+@row({"a": 9, "b": 7})
 def weight_norm() -> Made:
     net = Net(
         lambda self, x: self.c(self.b(self.a(x).relu()).relu()),

@@ -631,6 +631,10 @@ FOREIGN = {
         ),
         r"'e\.weight'",
     ),
+    "recurrent": (
+        lambda: (Recurrent(), randn(2, 6, 4)),
+        r"'rnn\.weight_ih_l0' is the weight of something else",
+    ),
     "tied": (
         lambda: (
             Net(
@@ -684,27 +688,6 @@ def test_models_that_are_not_understood_are_refused_and_left_alone(name):
             gr.Grower(model, plan, method=MADE[method], batches=BATCHES, loss=F.cross_entropy)
         assert f"method '{method}' cannot grow this model" in str(error.value)
         assert_same(before, snapshot(model))
-
-
-def test_an_lstm_stays_as_it_is():
-    """No rule knows it, so plans refuse or freeze it; what is around it grows."""
-    with pytest.raises(gr.GrowthError, match=r"'aten\.lstm' in 'rnn' has no axis rule"):
-        planned(lambda: (Recurrent(), randn(2, 6, 4)))
-
-    def run(self, x):
-        return self.head(self.up(self.rnn(x)[0]).relu().mean(1))
-
-    def make():
-        rnn = nn.LSTM(4, 5, batch_first=True)
-        return Net(run, rnn=rnn, up=nn.Linear(5, 8), head=nn.Linear(8, 3)), randn(4, 6, 4)
-
-    plan = planned(make)
-    for method in ("net2net", "splitting", "firefly", "random"):
-        model = seed_of(plan)
-        before = tensors_of(model.rnn)
-        grower_of(model, plan, method, batches=batches_of((6, 4), 3)).grow()
-        assert model.up.out_features == 8
-        assert_same(before, tensors_of(model.rnn))
 
 
 # Precisions and forms of inputs.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import functools
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
@@ -12,16 +13,20 @@ from torch import nn
 
 from growthring.core.axes import Axis, Concat, Fixed, Product, Ref, refs
 from growthring.errors import InputError, WidthGroupError
+from growthring.graph.computed import unsupported
 from growthring.graph.fit import Fit, Probe
 from growthring.graph.groups import Member, TensorSpec, WidthGroup, WidthGroups, describe
 from growthring.graph.rules import Walk
 from growthring.graph.rules.walk import Use
 from growthring.graph.scales import Scales
-from growthring.graph.sizes import spans_of, stage_widths
+from growthring.graph.sizes import spans_of, stage_widths, units_of, unsigned
 from growthring.graph.skeleton import handled_attributes, named_tensors
 from growthring.graph.trace import ExampleInputs, Trace
 from growthring.graph.unify import Reason, Unifier
 
+# Names that stand for a module's weight: of normalised weights (by parametrization, by hook), of recurrent layers.
+_COMPUTED = re.compile(r"parametrizations\.(\w+)\.original\d*$|(weight\w*?)_v$")
+_LEAF = re.compile(r"weight|bias|(weight|bias)_(ih|hh|hr)(_l\d+)?(_reverse)?")
 Heads = Literal["auto", "size", "count"]
 Build = Callable[[dict[str, int]], nn.Module]
 
@@ -39,9 +44,9 @@ class Analysis:
         self.model, self.heads = model, heads
         self.unifier, self.scales = Unifier(), Scales()
         self.walks: list[Walk] = []
-        first_op = 0
+        first_op, held = 0, unsupported(model)
         for t in traces:
-            walk = Walk(self.unifier, self.scales, t, first_op)
+            walk = Walk(self.unifier, self.scales, t, first_op, held)
             walk.run()
             self.walks.append(walk)
             first_op += len(t.ops)
@@ -50,6 +55,7 @@ class Analysis:
         self._join_uses()
         self._unlabel()
         self._freeze_buffers()
+        self._freeze_shared_magnitudes()
         self._freeze_dead_ties()
         self._freeze_named(patterns)
 
@@ -105,6 +111,17 @@ class Analysis:
                 text = f"buffer '{name}' spans it, and nobody knows the values of new entries"
                 self.unifier.freeze(use.axes, Reason("buffer", text))
 
+    def _freeze_shared_magnitudes(self) -> None:
+        """A magnitude changes with the width that its direction is read at; any other use of it would notice."""
+        for name, uses in self.uses.items():
+            of = {u.of for u in uses}
+            if any(of) and len(of) > 1:
+                text = (
+                    f"'{name}' is the magnitude of a normalised weight and is used otherwise, too"
+                )
+                axes = [a for n in (name, *of - {""}) for u in self.uses[n] for a in u.axes]
+                self.unifier.freeze(axes, Reason("operator", text))
+
     def _freeze_named(self, patterns: Sequence[str]) -> None:
         names = {g.name: g for g in self._groups(self._specs())}
         for pattern in patterns:
@@ -135,9 +152,10 @@ class Analysis:
             first = uses[0]
             kinds = [u.kind for u in uses]
             kind = "weight" if "weight" in kinds else first.kind
+            axes = tuple(self._absolute(self.unifier.resolve(a)) for a in first.axes)
             specs[name] = TensorSpec(
                 name,
-                tuple(self._absolute(self.unifier.resolve(a)) for a in first.axes),
+                tuple(unsigned(a) for a in axes) if kind == "magnitude" else axes,
                 frozenset(set.intersection(*(u.read for u in uses))),
                 frozenset().union(*(u.kernel for u in uses)),
                 kind,
@@ -146,6 +164,7 @@ class Analysis:
                 self.unifier.resolve(first.inner or Fixed(1)),
                 self._pieces(name, len(uses)),
                 frozenset().union(*(u.zero_rows for u in uses)),
+                first.of,
             )
         return specs
 
@@ -253,21 +272,29 @@ class Analysis:
         """The widths to try the model's code at: about half; untied, what equals a product is set apart from it."""
         specs = self._specs()
         keys = {ref.group for s in specs.values() for axis in s.axes for ref in refs(axis)}
-        full = Sizes(self.unifier)
-        full.update({k: self.unifier.size(Ref(k)) for k in keys})
+        full = self._full(keys)
         small = Sizes(self.unifier)
         small.update(full)
         spans = spans_of(specs.values(), growing)
+        units = self._units(full, growing)
         if tied:
-            small.update(stage_widths(spans, full, growing, 0.5, 1))
+            small.update(stage_widths(spans, full, growing, 0.5, 1, units))
         else:
             factors = {r.group for axis in spans if isinstance(axis, Product) for r in refs(axis)}
             for fraction, chosen in ((0.5, factors), (0.75, set(growing) - factors)):
-                small.update(
-                    stage_widths((), full, [g for g in growing if g in chosen], fraction, 1)
-                )
+                several = [g for g in growing if g in chosen]
+                small.update(stage_widths((), full, several, fraction, 1, units))
         probe = Probe(self.model, inputs, outputs, self.walks, modes, specs, full, small)
         return self.at(probe, small, build)
+
+    def _units(self, full: Mapping[int, int], growing: Sequence[int]) -> dict[int, int]:
+        multiples = [(self.unifier.resolve(a), n) for w in self.walks for a, n in w.multiples]
+        return units_of(multiples, full, growing)
+
+    def _full(self, keys: Iterable[int]) -> Sizes:
+        full = Sizes(self.unifier)
+        full.update({k: self.unifier.size(Ref(k)) for k in keys})
+        return full
 
     def at(self, probe: Probe, small: Mapping[int, int], build: Build | None) -> Probe:
         """The same probe at other widths."""
@@ -283,7 +310,7 @@ class Analysis:
             for i, axis in enumerate(spec.axes):
                 for ref in dict.fromkeys(r.group for r in refs(axis)):
                     role = "reads" if i in spec.read else "writes"
-                    if spec.kind in ("bias", "gain", "mean", "variance", "buffer"):
+                    if spec.kind in ("bias", "gain", "mean", "variance", "buffer", "magnitude"):
                         role = "shares"
                     members.setdefault(ref, []).append((spec.name, i, role, axis))
         # Widths that nothing can make grow are named last, so that the others get the plain names.
@@ -339,6 +366,7 @@ class Analysis:
             max(w.trace.precision for w in walks),
             unknown,
             tuple(self._notes(growing)),
+            self._units(self._full(keys), growing),
         )
 
     def _notes(self, growing: Sequence[int]) -> Iterable[str]:
@@ -381,8 +409,9 @@ def _group_names(members: Mapping[int, Sequence[tuple[str, int, str, Any]]]) -> 
     for key, found in members.items():
         written = [m for m in found if m[2] == "writes"]
         tensor, _, role, _ = (written or found)[0]
+        tensor = _COMPUTED.sub(lambda m: m[1] or m[2], tensor)
         module, _, leaf = tensor.rpartition(".")
-        base = module if leaf in ("weight", "bias") and module else tensor
+        base = module if _LEAF.fullmatch(leaf) and module else tensor
         base = base if role != "reads" else f"{base}.in"
         taken[base] = taken.get(base, 0) + 1
         names[key] = base if taken[base] == 1 else f"{base}/{taken[base]}"

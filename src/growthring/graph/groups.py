@@ -26,12 +26,13 @@ class TensorSpec:
         read: the axes that its operator contracts over; new units of the *other* axes may read
             freely.
         kernel: the axes that slide over space.
-        kind: weight, bias, gain, table, mean, variance, buffer or direct.
+        kind: weight, bias, gain, table, mean, variance, buffer, magnitude or direct.
         is_parameter: False for a buffer.
         tied: read and written by different operators: new entries are zero, which suits both.
         inner: a part of a written axis that is contracted as well.
         pieces: where operators use segments of it by themselves (a fused projection): the axis and its segments.
         zero_rows: rows of a table that stay zero.
+        of: the tensor whose directions a magnitude scales (weight normalisation).
     """
 
     name: str
@@ -44,6 +45,7 @@ class TensorSpec:
     inner: Axis = _NOTHING
     pieces: tuple[int, tuple[Axis, ...]] | None = None
     zero_rows: frozenset[int] = frozenset()
+    of: str = ""
 
     def shape(self, widths: Mapping[int, int]) -> tuple[int, ...]:
         """Shape at the given widths."""
@@ -135,6 +137,7 @@ class WidthGroups(Sequence[WidthGroup]):
         precision: machine epsilon of the coarsest floating-point type the model computes in.
         unknown: operators without a rule, and a module that uses each.
         notes: what discovery could not look at, in words.
+        units: group -> the number that its width must be a multiple of, for some operator to take it.
     """
 
     model_type: str
@@ -149,6 +152,7 @@ class WidthGroups(Sequence[WidthGroup]):
     precision: float
     unknown: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    units: Mapping[int, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.groups)

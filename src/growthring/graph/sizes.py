@@ -27,7 +27,7 @@ def spans_of(specs: Iterable[TensorSpec], growing: Iterable[int]) -> list[Axis]:
                 visit(part)
             return
         if len({r.group for r in refs(axis)} & live) == 1:
-            found[_unsigned(axis)] = None
+            found[unsigned(axis)] = None
         if isinstance(axis, Product):
             for part in axis.parts:
                 visit(part)
@@ -38,11 +38,12 @@ def spans_of(specs: Iterable[TensorSpec], growing: Iterable[int]) -> list[Axis]:
     return list(found)
 
 
-def _unsigned(axis: Axis) -> Axis:
+def unsigned(axis: Axis) -> Axis:
+    """The axis without parities."""
     if isinstance(axis, Ref):
         return Ref(axis.group)
     if isinstance(axis, (Product, Concat)):
-        return type(axis)(tuple(_unsigned(p) for p in axis.parts))
+        return type(axis)(tuple(unsigned(p) for p in axis.parts))
     return axis
 
 
@@ -66,10 +67,38 @@ class Steps:
         return {g: full[g] * k // self.count for g in self.groups}
 
 
+def units_of(
+    multiples: Iterable[tuple[Axis, int]], full: Mapping[int, int], growing: Iterable[int]
+) -> dict[int, int]:
+    """Of which number each width must be a multiple, so that the axes that need it are; 1 is left out.
+
+    >>> from growthring.core.axes import Fixed
+    >>> units_of([(Product((Fixed(2), Ref(0))), 8)], {0: 12}, [0])
+    {0: 4}
+    """
+    units: dict[int, int] = {}
+    live = set(growing)
+    for axis, number in multiples:
+        if size(axis, full) % number:
+            continue  # the full model does not keep to it
+        for g in {r.group for r in refs(axis)} & live:
+            slope = size(axis, {**full, g: full[g] + 1}) - size(axis, full)
+            unit = number // math.gcd(number, slope)
+            if unit > 1:
+                units[g] = math.lcm(units.get(g, 1), unit)
+    return units
+
+
 def steps_of(
-    spans: Sequence[Axis], full: Mapping[int, int], growing: Iterable[int], round_to: int
+    spans: Sequence[Axis],
+    full: Mapping[int, int],
+    growing: Iterable[int],
+    round_to: int,
+    units: Mapping[int, int] | None = None,
 ) -> list[Steps]:
     """Which groups move together (equal sizes among `spans`), and in which steps.
+
+    Widths are multiples of `round_to`, and of those in `units`.
 
     >>> from growthring.core.axes import Fixed
     >>> steps_of([Ref(0), Product((Fixed(8), Ref(1)))], {0: 512, 1: 64}, [0, 1], 2)
@@ -95,8 +124,10 @@ def steps_of(
     result = []
     for members in together.values():
         count = math.gcd(*(full[g] for g in members))
-        each = [full[g] // count for g in members]
-        step = math.lcm(*(round_to // math.gcd(n, round_to) for n in each))
+        step = 1
+        for g in members:
+            unit, each = math.lcm(round_to, (units or {}).get(g, 1)), full[g] // count
+            step = math.lcm(step, unit // math.gcd(each, unit))
         result.append(Steps(tuple(members), count, step))
     return result
 
@@ -107,9 +138,10 @@ def stage_widths(
     growing: Iterable[int],
     fraction: float,
     round_to: int,
+    units: Mapping[int, int] | None = None,
 ) -> dict[int, int]:
     """Widths at a fraction of the full ones, in whole steps."""
     result: dict[int, int] = {}
-    for steps in steps_of(spans, full, growing, round_to):
+    for steps in steps_of(spans, full, growing, round_to, units):
         result |= steps.widths(full, fraction)
     return result

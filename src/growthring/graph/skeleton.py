@@ -15,6 +15,7 @@ from torch import nn
 
 from growthring.core.axes import Axis, Concat, Product, size
 from growthring.errors import UnsupportedModelError
+from growthring.graph.computed import computed_tensors
 from growthring.graph.groups import TensorSpec
 
 Attributes = Mapping[tuple[str, str], tuple[Axis, ...]]
@@ -105,6 +106,8 @@ def copy_with(model: nn.Module, tensors: Mapping[str, torch.Tensor]) -> nn.Modul
         if isinstance(old, nn.Parameter):
             new = nn.Parameter(new, requires_grad=old.requires_grad)
         memo[id(old)] = new
+    for value in computed_tensors(model):
+        memo[id(value)] = value.detach().clone()
     try:
         return copy.deepcopy(model, memo)
     except Exception as error:

@@ -31,6 +31,8 @@ from growthring.graph.memory import follow_writes
 from growthring.graph.results import Leavings, output_tensors
 from growthring.graph.running import fixed_random, kept_buffers
 from growthring.graph.sites import META, SiteRecorder
+from growthring.graph.standins import StandIns, would_help
+from growthring.graph.symbols import stand_in
 from growthring.graph.watch import watch_reads
 
 BRANCH = "(branch)"  # begins the call of an operator that only runs under a condition
@@ -198,15 +200,19 @@ class _Flat(nn.Module):
     With `names`, only those parts of what it returns; without, also what it leaves on its modules.
     """
 
-    def __init__(self, model: nn.Module, names: Sequence[str] | None) -> None:
+    def __init__(
+        self, model: nn.Module, names: Sequence[str] | None, with_stand_ins: bool = False
+    ) -> None:
         super().__init__()
         self.model = model
         self.names = names
+        self.with_stand_ins = with_stand_ins
         self.left: list[str] = []  # filled in place: export resets attributes
 
     def forward(self, *args: Any, **kwargs: Any) -> list[torch.Tensor]:
         leavings = Leavings(self.model)
-        with SiteRecorder(self.model):
+        stand_ins = StandIns() if self.with_stand_ins else contextlib.nullcontext()
+        with stand_ins, SiteRecorder(self.model):
             returned = output_tensors(self.model(*args, **kwargs), self.names)
         left = leavings.tensors() if self.names is None else {}
         self.left[:] = left
@@ -278,9 +284,7 @@ def trace(
     watching = watch_reads(model, reads) if watch else contextlib.nullcontext()
     try:
         with _mode(model, training), _plain_masks(), _quiet(), watching:
-            flat = _Flat(model, outputs)
-            left = flat.left
-            program = torch.export.export(flat, args, kwargs, strict=False)
+            program, left = _export(model, outputs, args, kwargs)
     except InputError:
         raise
     except Exception as error:  # torch.export raises many types, its own and the model's
@@ -294,6 +298,31 @@ def trace(
         ) from error
     result.reads.update(reads)
     return result
+
+
+def _export(
+    model: nn.Module, outputs: Sequence[str] | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[torch.export.ExportedProgram, list[str]]:
+    """Runs torch.export, once more with stand-ins where it fails on what has some.
+
+    Returns:
+        What it made, and the names of the tensors that the pass left on modules.
+    """
+
+    def run(with_stand_ins: bool) -> tuple[torch.export.ExportedProgram, list[str]]:
+        flat = _Flat(model, outputs, with_stand_ins)
+        left = flat.left
+        return torch.export.export(flat, args, kwargs, strict=False), left
+
+    try:
+        return run(with_stand_ins=False)
+    except Exception as error:
+        if not would_help(model, error):
+            raise
+        try:
+            return run(with_stand_ins=True)
+        except Exception:
+            raise error from None
 
 
 def _first_line(error: BaseException) -> str:
@@ -415,7 +444,9 @@ def _as_values(item: Any) -> Any:
             storage = item.untyped_storage()._cdata
         except (NotImplementedError, RuntimeError):  # inside vmap, or sparse
             storage = -id(item)
-        return Value(tuple(int(n) for n in item.shape), item.dtype, storage)
+        return Value(tuple(stand_in(n) for n in item.shape), item.dtype, storage)
+    if isinstance(item, torch.SymInt):
+        return stand_in(item)
     if isinstance(item, (list, tuple)):
         return [_as_values(child) for child in item]
     return item
@@ -470,7 +501,10 @@ def _run(
             if inlined is None:
                 env[node] = _as_values(node.meta.get("val"))
                 made = _operator(node.target, args, kwargs, env[node], module, call)
-                result.ops.append(replace(made, site=node.meta.get(META)))
+                if (
+                    made.outputs or made.writes
+                ):  # else numbers computed from sizes, assertions on them
+                    result.ops.append(replace(made, site=node.meta.get(META)))
             else:
                 env[node] = inlined
     return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -58,9 +58,10 @@ class Use:
         read: indices of the axes that the operator contracts over.
         kernel: indices of the axes that it slides over space; with `read` they make the fan-in.
         inner: a part of an axis that is contracted as well (inputs of a group, in a transposed convolution).
-        kind: what a new entry is filled with: weight, bias, gain, table, mean, variance, buffer or
-            direct.
+        kind: what a new entry is filled with: weight, bias, gain, table, mean, variance, buffer,
+            magnitude or direct.
         zero_rows: rows of a table that stay zero (the padding token).
+        of: for kind "magnitude" (weight normalisation), the tensor whose directions it scales.
     """
 
     name: str
@@ -70,6 +71,7 @@ class Use:
     inner: Axis | None = None
     kind: str = "direct"
     zero_rows: set[int] = field(default_factory=set)
+    of: str = ""
 
 
 @dataclass(frozen=True)
@@ -128,8 +130,15 @@ class Statistics:
 class Walk:
     """Applies the rules to a trace, in order."""
 
-    def __init__(self, unifier: Unifier, scales: Scales, trace: Trace, first_op: int = 0) -> None:
-        self.unifier = unifier
+    def __init__(
+        self,
+        unifier: Unifier,
+        scales: Scales,
+        trace: Trace,
+        first_op: int = 0,
+        held: Mapping[str, Reason] | None = None,
+    ) -> None:
+        self.unifier, self.held = unifier, held or {}
         self.scales = scales
         self.first_op = first_op
         self.trace = trace
@@ -140,6 +149,9 @@ class Walk:
         self._gains: dict[int, int] = {}
         self.attributes: dict[tuple[str, str], tuple[Axis, ...]] = {}
         self.ties: list[tuple[Axis, Axis, str]] = []
+        self.multiples: list[
+            tuple[Axis, int]
+        ] = []  # axes whose size must be a multiple of a number
         self.unknown: dict[str, str] = {}
         self.expected: dict[int, dict[int, Axis]] = {}
         self.pieces: dict[str, list[tuple[int, tuple[Axis, ...]]]] = {}
@@ -255,6 +267,8 @@ class Walk:
             axes = tuple(self.unifier.fresh(n) for n in value.shape)
             use = Use(name, axes, kind="buffer" if value in self.trace.buffers else "direct")
             self.uses.setdefault(name, []).append(use)
+            if name in self.held:
+                self.unifier.freeze(axes, self.held[name])
             scale = self.scales.fresh()
             kind, names = ("demand", ()) if use.kind == "buffer" else ("own", (name,))
             self.scales.add(kind, (), scale, names, self.op.where())
