@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.flop_counter import FlopCounterMode
 
 from growthring.errors import PlanError
-from growthring.graph.running import fixed_random, kept_buffers
+from growthring.graph.running import callers_settings, fixed_random, fresh, untouched
 from growthring.graph.skeleton import named_tensors
 from growthring.graph.trace import ExampleInputs, output_tensors, split_inputs
 from growthring.schedule import whole
@@ -77,8 +77,9 @@ def footprint(model: nn.Module, inputs: ExampleInputs) -> Footprint:
     for is_training, size in ((True, max(count, 2)), (True, count), (False, count)):
         modes = {module: module.training for module in model.modules()}
         try:
-            model.train(is_training)
-            return _footprint(model, _repeated(inputs, size), size)
+            with callers_settings(), untouched(model), fixed_random(model):
+                model.train(is_training)
+                return _footprint(model, _repeated(inputs, size), size)
         except Exception as caught:  # the user's own code
             error = caught
         finally:
@@ -154,7 +155,7 @@ def seconds_per_step(
     args, kwargs = _repeated(inputs, batch_size)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0, momentum=0.9)
     times = []
-    with fixed_random(model), kept_buffers(model), torch.enable_grad():
+    with callers_settings(), fixed_random(model), untouched(model), torch.enable_grad():
         model.train()
         for _ in range(repeats + 1):  # the first one warms up
             started = time.perf_counter()
@@ -180,7 +181,7 @@ def _repeated(inputs: ExampleInputs, batch_size: int) -> Any:
         index = torch.arange(batch_size, device=tensor.device) % count
         return tensor.detach()[index]
 
-    return pytree.tree_map_only(torch.Tensor, fill, split_inputs(inputs))
+    return pytree.tree_map_only(torch.Tensor, fill, split_inputs(fresh(inputs)))
 
 
 def _wait() -> None:

@@ -41,7 +41,7 @@ class Outcome:
     def _run(self) -> list[torch.Tensor]:
         started = time.perf_counter()
         plan = self._step.plan
-        result = outputs_of(self._model, plan.example_inputs, plan.outputs)
+        result = outputs_of(self._model, plan.inputs_for(self._model), plan.outputs)
         self.seconds += time.perf_counter() - started
         return result
 

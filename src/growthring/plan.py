@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from growthring.core.axes import layout, refs
 from growthring.core.variance import Role
@@ -20,6 +21,7 @@ from growthring.graph.analysis import Build
 from growthring.graph.check import check_finite
 from growthring.graph.groups import TensorSpec, WidthGroups
 from growthring.graph.skeleton import copy_with, empty_copy, follow_attributes, named_tensors
+from growthring.graph.running import fresh, own_settings
 from growthring.graph.trace import ExampleInputs
 from growthring.schedule import whole
 
@@ -52,6 +54,7 @@ class Plan:
         rate_factors: what each stage's batch size multiplies the learning rate by.
         optimizer: whose state the memory counts: sgd, adam, adamw, avagrad, lars or none.
         seconds: of a training step of each stage, if measured.
+        dtypes: of the full model's parameters when the plan was made.
     """
 
     groups: WidthGroups
@@ -67,6 +70,7 @@ class Plan:
     rate_factors: tuple[float, ...] = ()
     optimizer: str = "sgd"
     seconds: tuple[float, ...] | None = None
+    dtypes: Mapping[str, torch.dtype] = field(default_factory=dict, repr=False)
 
     @property
     def num_stages(self) -> int:
@@ -111,6 +115,25 @@ class Plan:
         is_output = all(reason is not None and reason.kind == "output" for reason in reasons)
         return "output" if is_output else "hidden"
 
+    def inputs_for(self, model: nn.Module) -> ExampleInputs:
+        """A copy of the example inputs for a model that may have been moved or cast since the plan was made.
+
+        They go to the device of its parameters. Numbers of a type that parameters had are cast to the
+        type that those parameters have now.
+        """
+        parameters = dict(model.named_parameters())
+        devices = {p.device for p in parameters.values()}
+        casts = {d: parameters[n].dtype for n, d in self.dtypes.items() if n in parameters}
+
+        def follow(tensor: torch.Tensor) -> torch.Tensor:
+            device = tensor.device if tensor.device in devices or not devices else min(devices, key=str)
+            moved = tensor.detach().to(device, casts.get(tensor.dtype, tensor.dtype))
+            return moved.requires_grad_(tensor.requires_grad)
+
+        found: ExampleInputs = pytree.tree_map_only(torch.Tensor, follow, fresh(self.example_inputs))
+        return found
+
+    @own_settings()
     def build_seed(self) -> nn.Module:
         """A new model of stage-0 width; the given model stays untouched.
 

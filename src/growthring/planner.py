@@ -20,6 +20,7 @@ from growthring.graph.analysis import Build, Heads
 from growthring.graph.check import check_finite
 from growthring.graph.discover import discover
 from growthring.graph.groups import WidthGroup, WidthGroups
+from growthring.graph.running import fresh, own_settings
 from growthring.graph.sizes import stage_widths, steps_of
 from growthring.graph.skeleton import empty_copy, named_tensors
 from growthring.graph.trace import ExampleInputs, run_once, trace
@@ -37,6 +38,7 @@ from growthring.schedule import (
 )
 
 
+@own_settings()
 def plan(
     model: nn.Module,
     example_inputs: ExampleInputs,
@@ -146,12 +148,13 @@ def plan(
         tuple(steps),
         {n: _initial(t) for n, t in named_tensors(model).items() if n in groups.specs},
         (),
-        example_inputs,
+        fresh(example_inputs),
         model,
         outputs,
         build,
         tuple(settings.epochs_of(None)),
         optimizer=optimizer,
+        dtypes={n: p.dtype for n, p in model.named_parameters()},
     )
     made = batches.of(made)
     if budget is not None:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from growthring.errors import InputError
-from growthring.graph.running import fixed_random, kept_buffers
+from growthring.graph.running import callers_settings, fixed_random, fresh, untouched
 from growthring.graph.trace import ExampleInputs, output_tensors, split_inputs
 
 
@@ -72,8 +72,8 @@ def outputs_of(
     model: nn.Module, inputs: ExampleInputs, names: Sequence[str] | None = None
 ) -> list[torch.Tensor]:
     """The tensors that a model returns in eval mode, without gradients."""
-    args, kwargs = split_inputs(inputs)
-    with evaluating(model), fixed_random(model), kept_buffers(model):
+    args, kwargs = split_inputs(fresh(inputs))
+    with callers_settings(), untouched(model), evaluating(model), fixed_random(model):
         return [t.detach().clone() for t in output_tensors(model(*args, **kwargs), names)]
 
 

@@ -21,10 +21,11 @@ from typing import Any
 import torch
 import torch.fx.experimental.symbolic_shapes
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.export.graph_signature import InputKind
 
 from growthring.errors import InputError, TraceError
-from growthring.graph.running import fixed_random, kept_buffers
+from growthring.graph.running import callers_settings, fixed_random, fresh, untouched
 from growthring.graph.watch import watch_reads
 
 ExampleInputs = torch.Tensor | Sequence[Any] | Mapping[str, Any]
@@ -216,6 +217,19 @@ def _mode(model: nn.Module, training: bool) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def _running(model: nn.Module, training: bool) -> Iterator[None]:
+    """One mode, quietly, with the caller's settings; everything is as it was afterwards."""
+    with (
+        callers_settings(),
+        untouched(model),
+        fixed_random(model),
+        _mode(model, training),
+        _quiet(),
+    ):
+        yield
+
+
+@contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Silences what torch.export and the traced code say; failures are reported as errors of our own."""
     disabled = logging.root.manager.disable
@@ -248,11 +262,11 @@ def trace(
     >>> [op.name for op in trace(nn.Linear(2, 3), torch.zeros(1, 2)).ops]
     ['aten.linear.default']
     """
-    args, kwargs = split_inputs(example_inputs)
+    args, kwargs = split_inputs(fresh(example_inputs))
     reads: set[tuple[str, str]] = set()
     watching = watch_reads(model, reads) if watch else contextlib.nullcontext()
     try:
-        with _mode(model, training), _quiet(), watching:
+        with _running(model, training), watching:
             program = torch.export.export(_Flat(model, outputs), args, kwargs, strict=False)
     except InputError:
         raise
@@ -274,23 +288,26 @@ def _first_line(error: BaseException) -> str:
 
 
 def run_once(model: nn.Module, example_inputs: ExampleInputs, training: bool = False) -> None:
-    """Runs the model's own forward pass and complains if it fails; buffers are put back.
+    """Runs the model's own forward pass and complains if it fails; everything is put back.
 
     Fake tensors let some wrong types of numbers through that real ones do not.
     """
-    args, kwargs = split_inputs(example_inputs)
-    quietly = (_mode(model, training), _quiet(), fixed_random(model), kept_buffers(model))
+    args, kwargs = split_inputs(fresh(example_inputs))
     try:
-        with contextlib.ExitStack() as stack, torch.no_grad():
-            for context in quietly:
-                stack.enter_context(context)
-            model(*args, **kwargs)
+        with _running(model, training), torch.no_grad():
+            found = output_tensors(model(*args, **kwargs))
     except Exception as error:
         raise InputError(
             "the model's own forward pass fails on the example inputs: "
             f"{type(error).__name__}: {_first_line(error)}. Pass inputs of the shape, type and device that "
             "the model is trained on."
         ) from error
+    if any(isinstance(t, FakeTensor) for t in found):
+        raise TraceError(
+            f"{type(model).__name__} keeps tensors in a place that cannot be found (a cache outside of its "
+            "modules, classes and files), and tracing left one without values there. Empty that cache "
+            "before the model is used again, and keep such tensors in buffers or attributes."
+        )
 
 
 def _explain(
