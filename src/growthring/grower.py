@@ -21,7 +21,7 @@ from growthring.core.rings import RingMap
 from growthring.core.variance import Mode
 from growthring.core.widen import widen_constant
 from growthring.errors import GrowthError, GrowthStepError, InputError
-from growthring.graph.check import check_finite, check_model
+from growthring.graph.check import check_finite, check_model, check_trainable
 from growthring.graph.running import own_settings, untouched
 from growthring.graph.snapshot import Snapshot
 from growthring.methods import Growth, GrowthMethod, Job, Paired, Step, make_method
@@ -88,6 +88,7 @@ class Grower:
         loss: Loss | None = None,
     ) -> None:
         check_model(model)
+        check_trainable(model)
         if not isinstance(plan, Plan):
             raise InputError(f"plan is a {type(plan).__name__}; pass what gr.plan(...) returned.")
         if generator is not None and not isinstance(generator, torch.Generator):

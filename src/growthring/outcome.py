@@ -70,7 +70,8 @@ class Outcome:
             found = self.change.relative_after_scale
         # Far above what rounding does even in deep networks, far below what a wrong rule does.
         groups = self._step.plan.groups
-        limit = min(4e4 * groups.precision, 0.05)
+        types = {p.dtype for p in self._model.parameters() if p.is_floating_point()}
+        limit = min(4e4 * max([groups.precision, *(torch.finfo(t).eps for t in types)]), 0.05)
         has_eps = any(record.kind == "norm" for record in groups.records)
         if has_eps and (factors.rescaled or is_literal):
             limit = max(limit, 1e-2)

@@ -37,6 +37,16 @@ def check_model(model: nn.Module) -> None:
             raise UnsupportedModelError(f"'{name}' is a sparse tensor; only dense tensors grow.")
 
 
+def check_trainable(model: nn.Module) -> None:
+    """Raises if a tensor can never be trained."""
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        if tensor.is_inference():
+            raise UnsupportedModelError(
+                f"'{name}' was made in torch.inference_mode, so it can neither be changed nor trained. Build "
+                "the model outside of it, or copy the values into one that was."
+            )
+
+
 def _check_module(where: str, module: nn.Module) -> None:
     kind, source = type(module).__name__, type(module).__module__
     if hasattr(module, "_orig_mod"):

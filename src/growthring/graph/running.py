@@ -43,6 +43,17 @@ def fixed_random(model: nn.Module) -> Iterator[None]:
                 numpy.random.set_state(numpy_state)
 
 
+def generators() -> list[Any]:
+    """The sources of random numbers of torch, Python and numpy that everybody shares."""
+    numpy = sys.modules.get("numpy")
+    shared: list[Any] = [torch.default_generator, getattr(random, "_inst", None)]
+    if numpy is not None:
+        shared.append(getattr(numpy.random.mtrand, "_rand", None))
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        shared += torch.cuda.default_generators
+    return shared
+
+
 @contextlib.contextmanager
 def untouched(model: nn.Module) -> Iterator[None]:
     """Everything that the model's code can reach is as it was afterwards, whatever the forward pass does to it."""
@@ -50,9 +61,12 @@ def untouched(model: nn.Module) -> Iterator[None]:
     everywhere = [value for name, value in vars(hooks).items() if name.endswith("_hooks")]
     kept = Snapshot([model, *everywhere])
     try:
-        yield
+        try:
+            yield
+        finally:
+            kept.restore()
     finally:
-        kept.restore()
+        kept.restore()  # an interrupt may have come before the first
 
 
 def fresh(inputs: Inputs) -> Inputs:

@@ -89,6 +89,8 @@ def copy_with(model: nn.Module, tensors: Mapping[str, torch.Tensor]) -> nn.Modul
         new = tensors.get(name)
         if new is None:
             new = old.detach().clone()
+        elif new.is_inference():  # could not be a parameter
+            new = new.clone()
         if isinstance(old, nn.Parameter):
             new = nn.Parameter(new, requires_grad=old.requires_grad)
         memo[id(old)] = new

@@ -25,6 +25,7 @@ import torch
 from torch import nn
 
 from growthring.errors import UnsupportedModelError
+from growthring.graph.interrupts import uninterrupted
 
 Children = Iterable[Any]
 # A tensor or array outside of parameters and buffers that is larger (a data set, say) is not copied.
@@ -82,20 +83,23 @@ class Snapshot:
             stack.extend(self._visit(item))
 
     def restore(self) -> None:
-        """Puts everything back; may be repeated.
+        """Puts everything back; Ctrl-C waits until that is done.
 
         Raises:
             UnsupportedModelError: something too large to be copied was changed; the rest is as it was.
         """
-        self._changed_data.clear()
-        with torch.no_grad():
-            for back in self._back:
-                back()
+        uninterrupted(self._restore)
         if self._changed_data:
             raise UnsupportedModelError(
                 f"the forward pass changes {self._changed_data[0]} in place, which is no parameter or "
                 f"buffer and with more than {_LARGE >> 20} MB too large to be put back. Make it a buffer."
             )
+
+    def _restore(self) -> None:
+        self._changed_data.clear()
+        with torch.inference_mode(False), torch.no_grad():
+            for back in self._back:
+                back()
 
     def _visit(self, item: Any) -> Children:
         """Notes how to restore one object; returns what it refers to."""
