@@ -24,7 +24,8 @@ X = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
 def net():
     torch.manual_seed(0)
     return nn.Sequential(
-        nn.Linear(4, 16), nn.LayerNorm(16), nn.GELU(), nn.Linear(16, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 2)
+        nn.Linear(4, 16), nn.LayerNorm(16), nn.GELU(), nn.Linear(16, 16), nn.BatchNorm1d(16), nn.ReLU(),
+        nn.Linear(16, 2),
     )  # fmt: skip
 
 
@@ -80,10 +81,18 @@ def test_inputs_of_another_type_than_the_parameters_are_left():
 
         def forward(self, tokens, scale, mask):
             h = self.e(tokens) * scale.to(self.a.weight.dtype) * mask.unsqueeze(-1)
-            assert tokens.dtype == torch.long and scale.dtype == torch.float64 and mask.dtype == torch.bool
+            assert (
+                tokens.dtype == torch.long
+                and scale.dtype == torch.float64
+                and mask.dtype == torch.bool
+            )
             return self.b(torch.relu(self.a(h)))
 
-    inputs = torch.arange(6).view(2, 3), torch.ones((), dtype=torch.float64), torch.ones(2, 3, dtype=torch.bool)
+    inputs = (
+        torch.arange(6).view(2, 3),
+        torch.ones((), dtype=torch.float64),
+        torch.ones(2, 3, dtype=torch.bool),
+    )
     plan = gr.plan(Mixed(), inputs, stages=2, start=0.5)
     seed = plan.build_seed().bfloat16()
     gr.Grower(seed, plan, noise=0.0, variance_transfer="off").grow()
@@ -117,7 +126,10 @@ class SecondDevice(TorchFunctionMode):
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         leaves = pytree.tree_leaves((args, kwargs))
-        is_there = any(isinstance(v, FakeTensor) or (isinstance(v, torch.device) and v == ELSEWHERE) for v in leaves)
+        is_there = any(
+            isinstance(v, FakeTensor) or (isinstance(v, torch.device) and v == ELSEWHERE)
+            for v in leaves
+        )
         with self.fake if is_there else contextlib.nullcontext():
             return func(*args, **kwargs)
 
@@ -135,7 +147,9 @@ OPTIMIZERS = {
     "SGD": lambda p: gr.optim.SGD(p, lr=1e-3, momentum=0.9),
     "LARS": lambda p: gr.optim.LARS(p, lr=1e-3),
     "torch": lambda p: torch.optim.Adam(p, foreach=False),
-    "wrapped": lambda p: gr.optim.with_rings(torch.optim.RMSprop(p, foreach=False), rate_adaptation="norm"),
+    "wrapped": lambda p: gr.optim.with_rings(
+        torch.optim.RMSprop(p, foreach=False), rate_adaptation="norm"
+    ),
 }
 
 
@@ -173,6 +187,16 @@ def test_nothing_is_mixed_with_what_is_on_another_device(name, monkeypatch):
             seed(x).sum().backward()
             optimizer.step()
         assert {t.device.type for t in seed.state_dict().values()} == {"lazy"}
+
+
+def test_costs_of_a_model_that_was_cast_or_moved_after_planning():
+    full = net()
+    plan = gr.plan(full, X, stages=2, start=0.25)
+    wanted = [f.flops for f in plan.footprints]
+    del plan.__dict__["footprints"]
+    full.double()
+    assert [f.flops for f in plan.footprints] == wanted
+    assert plan.measure(1).seconds
 
 
 # Settings of the caller.
@@ -213,7 +237,9 @@ def deterministic():
 def grown(setting, method="paired"):
     full, x, y = net(), X.clone(), torch.zeros(6, dtype=torch.long)
     if method != "paired":
-        full = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))
+        full = nn.Sequential(
+            nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2)
+        )
         for p in full.parameters():
             nn.init.normal_(p, generator=torch.Generator().manual_seed(0))
     generator = torch.Generator().manual_seed(1)
@@ -246,7 +272,9 @@ def test_settings_of_the_caller_change_nothing(name, method):
     _, wanted = grown(contextlib.nullcontext, method)
     report, found = grown(settings()[name], method)
     assert report.change is None or method != "paired" or report.change.relative < 1e-5
-    for (key, value), (_, other) in zip(found.state_dict().items(), wanted.state_dict().items(), strict=True):
+    for (key, value), (_, other) in zip(
+        found.state_dict().items(), wanted.state_dict().items(), strict=True
+    ):
         assert value.device.type == "cpu" and not value.is_inference(), key
         assert torch.equal(value, other), key
 
@@ -266,6 +294,18 @@ def test_growing_between_two_passes_under_autocast():
     assert all(p.grad.shape == p.shape for p in seed.parameters())
 
 
+def test_validating_in_inference_mode_while_a_norm_fades():
+    plan = gr.plan(net(), X, stages=2, start=0.25)
+    seed = plan.build_seed()
+    grower = gr.Grower(seed, plan)
+    grower.grow()
+    for progress in (0.0, 0.5):
+        grower.advance(progress)
+        with torch.inference_mode():
+            seed.eval()(X)
+        seed.train()(X).sum().backward()
+
+
 def test_the_default_device_of_the_caller_reaches_the_model():
     class Makes(nn.Module):
         def __init__(self) -> None:
@@ -274,7 +314,9 @@ def test_the_default_device_of_the_caller_reaches_the_model():
 
         def forward(self, x):
             assert torch.zeros(1).device.type == self.where
-            assert torch.zeros(1).dtype == (torch.float64 if self.where == "meta" else torch.float32)
+            assert torch.zeros(1).dtype == (
+                torch.float64 if self.where == "meta" else torch.float32
+            )
             return self.b(torch.relu(self.a(x)))
 
     full = Makes()
@@ -298,6 +340,8 @@ def test_a_model_made_in_inference_mode_is_refused():
             (m.in_features, m.out_features) if isinstance(m, nn.Linear) else
             (m.normalized_shape,) if isinstance(m, nn.LayerNorm) else
             (m.num_features,) if isinstance(m, nn.BatchNorm1d) else ())) for m in plan.build_seed()])  # fmt: skip
-    with pytest.raises(UnsupportedModelError, match=r"'0.weight' was made in torch.inference_mode.*outside of it"):
+    with pytest.raises(
+        UnsupportedModelError, match=r"'0.weight' was made in torch.inference_mode.*outside of it"
+    ):
         gr.Grower(thin, plan)
     assert issubclass(UnsupportedModelError, GrowthError) and named_tensors(thin)

@@ -1,7 +1,8 @@
-"""Ctrl-C (or any error) at any line of growthring during grow() and load_state_dict() changes nothing, bit for bit."""
+"""Ctrl-C (or any error) at any line of grow() and load_state_dict() changes nothing, bit for bit."""
 
 import collections
 import copy
+import functools
 import random
 import signal
 import sys
@@ -53,10 +54,16 @@ class Setting:
         weights, others = list(self.model.parameters())[::2], list(self.model.parameters())[1::2]
         self.optimizers = [
             gr.optim.AdamW(weights, lr=0.01, ring_schedule="own", total_steps=50),
-            gr.optim.with_rings(torch.optim.SGD(others, lr=0.01, momentum=0.9), rate_adaptation="norm"),
+            gr.optim.with_rings(
+                torch.optim.SGD(others, lr=0.01, momentum=0.9), rate_adaptation="norm"
+            ),
         ]
         self.grower = gr.Grower(
-            self.model, self.plan, self.optimizers, averages=self.average, generator=torch.Generator().manual_seed(1)
+            self.model,
+            self.plan,
+            self.optimizers,
+            averages=self.average,
+            generator=torch.Generator().manual_seed(1),
         )
         self.train()
         for _ in range(grown):
@@ -81,7 +88,11 @@ class Setting:
 
         def visit(path: str, item: Any) -> None:
             if isinstance(item, torch.Tensor):
-                bits = item.detach().cpu().contiguous().view(torch.uint8) if item.dim() else item.detach()
+                bits = (
+                    item.detach().cpu().contiguous().view(torch.uint8)
+                    if item.dim()
+                    else item.detach()
+                )
                 found[path] = (id(item), item.dtype, tuple(item.shape), item.stride(), bits.clone())
                 if item.is_leaf and item.grad is not None:
                     visit(f"{path}.grad", item.grad)
@@ -101,7 +112,10 @@ class Setting:
                     found[path] = (id(item), type(item))
                     visit(f"{path}.__dict__", vars(item))
             else:
-                found[path] = (type(item), item if isinstance(item, (int, float, str)) else id(item))
+                found[path] = (
+                    type(item),
+                    item if isinstance(item, (int, float, str)) else id(item),
+                )
 
         seen: set[int] = {id(self.plan)}
         for number, optimizer in enumerate(self.optimizers):
@@ -111,8 +125,14 @@ class Setting:
         visit("average", self.average)
         visit("grower", self.grower.state_dict())
         found["stage"] = self.grower.stage
-        visit("random", [torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()])
-        found["settings"] = torch.get_default_dtype(), torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+        visit(
+            "random", [torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()]
+        )
+        found["settings"] = (
+            torch.get_default_dtype(),
+            torch.is_grad_enabled(),
+            torch.is_inference_mode_enabled(),
+        )
         found["hooks"] = len(torch.nn.modules.module._global_forward_hooks)
         return found
 
@@ -122,7 +142,10 @@ def assert_same(before: dict[str, Any], after: dict[str, Any]) -> None:
     for path, value in before.items():
         other = after[path]
         if path.startswith(("grower", "random")):  # a state_dict is made anew: its values count
-            value, other = (v[1:] if isinstance(v, tuple) and isinstance(v[0], int) else v for v in (value, other))
+            value, other = (
+                v[1:] if isinstance(v, tuple) and isinstance(v[0], int) else v
+                for v in (value, other)
+            )
         if isinstance(value, torch.Tensor):
             assert torch.equal(value, other), path
         elif isinstance(value, tuple) and isinstance(value[-1], torch.Tensor):
@@ -196,7 +219,9 @@ def check_every_line(most: int | None, act: Callable[[Setting], Any]) -> Setting
     before = setting.look()
     places = places_of(lines, most)
     for place in places:
-        if not interrupt_at(place, lambda: act(setting)):  # the line ran less often this time
+        if not interrupt_at(
+            place, functools.partial(act, setting)
+        ):  # the line ran less often this time
             setting, missed = Setting(), missed + 1
             before = setting.look()
             continue
@@ -218,7 +243,9 @@ def test_an_interrupt_at_any_line_of_a_growth(most):
     setting.grower.grow(), other.grower.grow()
     setting.train(), other.train()
     for a, b in ((setting.model, other.model), (setting.average, other.average)):
-        for (name, value), (_, wanted) in zip(a.state_dict().items(), b.state_dict().items(), strict=True):
+        for (name, value), (_, wanted) in zip(
+            a.state_dict().items(), b.state_dict().items(), strict=True
+        ):
             assert torch.equal(value, wanted), name
     assert torch.equal(setting.grower.generator.get_state(), other.grower.generator.get_state())
 
@@ -260,7 +287,9 @@ def test_a_second_ctrl_c_waits_until_everything_is_taken_back(monkeypatch, ctrl_
     monkeypatch.setattr(Snapshot, "_restore", slow_restore)
     monkeypatch.setattr(setting.grower, "_grow_optimizers", lambda *_: 1 / 0)
     # of the snapshots, only that of the growth itself counts here
-    monkeypatch.setattr("growthring.graph.running.Snapshot", type("Own", (Snapshot,), {"_restore": restore}))
+    monkeypatch.setattr(
+        "growthring.graph.running.Snapshot", type("Own", (Snapshot,), {"_restore": restore})
+    )
     with pytest.raises(KeyboardInterrupt):
         setting.grower.grow()
     assert pressed == [1]

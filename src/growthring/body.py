@@ -13,12 +13,13 @@ from torch import nn
 from growthring.core.axes import Layout
 from growthring.core.widen import formatted, widen_constant
 from growthring.fading import Fades
+from growthring.graph.restore import set_data
 from growthring.graph.skeleton import (
     adopt_attributes,
     follow_attributes,
     named_tensors,
 )
-from growthring.graph.snapshot import set_data
+from growthring.graph.wrappers import retire_replicas
 from growthring.methods.base import Step
 from growthring.plan import Plan, call_build
 
@@ -52,6 +53,7 @@ class Body:
         the same function has 1/c of the gradient, and new entries have none yet. `grown` is updated where
         a tensor takes on the memory format of the one before.
         """
+        retire_replicas(self.module)
         tensors = self.tensors
         for name in grown:
             tensor = tensors[name]

@@ -46,8 +46,9 @@ class Fade:
             or self._weights.device != like.device
             or self._weights.dtype != like.dtype
         ):
-            weights = self.weights
-            self._weights = (weights / weights.sum()).to(like)
+            with torch.inference_mode(False):  # kept for training as well
+                weights = self.weights
+                self._weights = (weights / weights.sum()).to(like)
         return self._weights
 
     def advance(self, progress: float) -> None:

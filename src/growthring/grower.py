@@ -24,6 +24,7 @@ from growthring.errors import GrowthError, GrowthStepError, InputError
 from growthring.graph.check import check_finite, check_model, check_trainable
 from growthring.graph.running import own_settings, untouched
 from growthring.graph.snapshot import Snapshot
+from growthring.graph.wrappers import check_sharded
 from growthring.methods import Growth, GrowthMethod, Job, Paired, Step, make_method
 from growthring.methods.base import Batch, Loss
 from growthring.optim.base import RingOptimizer
@@ -161,6 +162,7 @@ class Grower:
 
     def _grow(self, measure: bool) -> GrowthReport:
         plan, body = self.plan, self._body
+        check_sharded(self.model)
         for each in self._bodies:
             check_shapes(each.module, plan, self.stage)
         check_finite(self.model)

@@ -20,8 +20,8 @@ from growthring.errors import InputError, PlanError
 from growthring.graph.analysis import Build
 from growthring.graph.check import check_finite
 from growthring.graph.groups import TensorSpec, WidthGroups
-from growthring.graph.skeleton import copy_with, empty_copy, follow_attributes, named_tensors
 from growthring.graph.running import fresh, own_settings
+from growthring.graph.skeleton import copy_with, empty_copy, follow_attributes, named_tensors
 from growthring.graph.trace import ExampleInputs
 from growthring.schedule import whole
 
@@ -126,11 +126,15 @@ class Plan:
         casts = {d: parameters[n].dtype for n, d in self.dtypes.items() if n in parameters}
 
         def follow(tensor: torch.Tensor) -> torch.Tensor:
-            device = tensor.device if tensor.device in devices or not devices else min(devices, key=str)
+            device = (
+                tensor.device if tensor.device in devices or not devices else min(devices, key=str)
+            )
             moved = tensor.detach().to(device, casts.get(tensor.dtype, tensor.dtype))
             return moved.requires_grad_(tensor.requires_grad)
 
-        found: ExampleInputs = pytree.tree_map_only(torch.Tensor, follow, fresh(self.example_inputs))
+        found: ExampleInputs = pytree.tree_map_only(
+            torch.Tensor, follow, fresh(self.example_inputs)
+        )
         return found
 
     @own_settings()
@@ -195,9 +199,8 @@ class Plan:
     @cached_property
     def footprints(self) -> tuple[Footprint, ...]:
         """FLOPs, parameters and memory of each stage's model, counted on fake tensors."""
-        return tuple(
-            footprint(self.empty_model(t), self.example_inputs) for t in range(self.num_stages)
-        )
+        models = map(self.empty_model, range(self.num_stages))
+        return tuple(footprint(model, self.inputs_for(model)) for model in models)
 
     @property
     def flops_share(self) -> float:
@@ -231,7 +234,7 @@ class Plan:
                 for p in twin.parameters():
                     p.uniform_(-0.05, 0.05, generator=_generator(p))
             try:
-                seconds.append(seconds_per_step(twin, self.example_inputs, size, repeats))
+                seconds.append(seconds_per_step(twin, self.inputs_for(twin), size, repeats))
             except (RuntimeError, ValueError, TypeError) as error:  # the user's own code
                 raise PlanError(
                     f"a training step of stage {t} with a batch of {size} fails ({error}), so it cannot be "

@@ -15,8 +15,8 @@ from growthring.graph.check import check_inputs, check_model
 from growthring.graph.fit import Fit, fit, recheck
 from growthring.graph.groups import WidthGroups
 from growthring.graph.laws import log_ratios
-from growthring.graph.running import own_settings
 from growthring.graph.recognise import collapse_norms, recognise_norms
+from growthring.graph.running import own_settings
 from growthring.graph.skeleton import copy_with, named_tensors
 from growthring.graph.trace import ExampleInputs, Trace, trace
 from growthring.graph.unify import Reason

@@ -55,14 +55,14 @@ def generators() -> list[Any]:
 
 
 @contextlib.contextmanager
-def untouched(model: nn.Module) -> Iterator[None]:
+def untouched(model: nn.Module) -> Iterator[Snapshot]:
     """Everything that the model's code can reach is as it was afterwards, whatever the forward pass does to it."""
     hooks = torch.nn.modules.module
     everywhere = [value for name, value in vars(hooks).items() if name.endswith("_hooks")]
     kept = Snapshot([model, *everywhere])
     try:
         try:
-            yield
+            yield kept
         finally:
             kept.restore()
     finally:
@@ -78,7 +78,7 @@ def fresh(inputs: Inputs) -> Inputs:
     try:
         return copy.deepcopy(inputs, memo)
     except Exception:  # something that cannot be copied is passed on as it is
-        return pytree.tree_map_only(torch.Tensor, lambda t: memo[id(t)], inputs)  # type: ignore[no-any-return]
+        return pytree.tree_map_only(torch.Tensor, lambda t: memo[id(t)], inputs)
 
 
 @contextlib.contextmanager

@@ -26,6 +26,7 @@ from torch.export.graph_signature import InputKind
 
 from growthring.errors import InputError, TraceError
 from growthring.graph.running import callers_settings, fixed_random, fresh, untouched
+from growthring.graph.snapshot import Snapshot
 from growthring.graph.watch import watch_reads
 
 ExampleInputs = torch.Tensor | Sequence[Any] | Mapping[str, Any]
@@ -217,16 +218,16 @@ def _mode(model: nn.Module, training: bool) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _running(model: nn.Module, training: bool) -> Iterator[None]:
+def _running(model: nn.Module, training: bool) -> Iterator[Snapshot]:
     """One mode, quietly, with the caller's settings; everything is as it was afterwards."""
     with (
         callers_settings(),
-        untouched(model),
+        untouched(model) as kept,
         fixed_random(model),
         _mode(model, training),
         _quiet(),
     ):
-        yield
+        yield kept
 
 
 @contextlib.contextmanager
@@ -264,14 +265,20 @@ def trace(
     """
     args, kwargs = split_inputs(fresh(example_inputs))
     reads: set[tuple[str, str]] = set()
-    watching = watch_reads(model, reads) if watch else contextlib.nullcontext()
-    try:
-        with _running(model, training), watching:
-            program = torch.export.export(_Flat(model, outputs), args, kwargs, strict=False)
-    except InputError:
-        raise
-    except Exception as error:  # torch.export raises many types, its own and the model's
-        raise _explain(model, example_inputs, training, error) from error
+    # What a cached function computed before would be a constant of the present widths: it computes anew,
+    # unless that cannot be traced.
+    for is_anew in (True, False):
+        watching = watch_reads(model, reads) if watch else contextlib.nullcontext()
+        try:
+            with _running(model, training) as kept, watching:
+                is_anew = is_anew and kept.empty_caches()
+                program = torch.export.export(_Flat(model, outputs), args, kwargs, strict=False)
+            break
+        except InputError:
+            raise
+        except Exception as error:  # torch.export raises many types, its own and the model's
+            if not is_anew:
+                raise _explain(model, example_inputs, training, error) from error
     try:
         result = _flatten(program, model)
     except torch.fx.experimental.symbolic_shapes.GuardOnDataDependentSymNode as error:

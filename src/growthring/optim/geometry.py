@@ -90,7 +90,9 @@ class RingGeometry:
         self, rings: ParameterRings, parameter: Tensor, by_runs: bool | None = None
     ) -> None:
         real = as_real(parameter)
-        axes = [axis.cpu() for axis in rings.axes]  # what is found out about them takes place on the host
+        axes = [
+            axis.cpu() for axis in rings.axes
+        ]  # what is found out about them takes place on the host
         if parameter.is_complex():
             axes.append(torch.zeros(2, dtype=torch.int64, device="cpu"))
         zero = torch.zeros(1, dtype=torch.int64, device="cpu")
