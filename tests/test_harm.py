@@ -487,3 +487,62 @@ def test_what_an_object_keeps_out_of_copies_is_left_alone():
         net.trainer["steps"] = 1
         net.other = 1
     assert net.trainer == {"steps": 1} and not hasattr(net, "other")
+
+
+def test_decorated_code_is_followed():
+    calls, kept = [], {}
+
+    def wrapped(h):
+        calls.append(1)
+        return h * kept.setdefault(h.shape[-1], torch.ones(h.shape[-1]))
+
+    outside = torch.no_grad()(wrapped)  # torch's wrapper around a function of the model
+
+    @functools.wraps(torch.relu)  # a function of the model that looks like torch's
+    def inside(h):
+        calls.append(2)
+        return h
+
+    class Decorated(Two):
+        def between(self, h):
+            return inside(h) * outside(torch.ones_like(h))
+
+    net = Decorated()
+    plan = gr.plan(net, X, stages=2, start=0.5)
+    gr.Grower(plan.build_seed(), plan).grow()
+    assert calls == [] and kept == {}
+    assert type(net(X)) is torch.Tensor
+
+
+def test_a_factory_may_draw_numbers_of_any_kind():
+    def build(widths):
+        random.random(), np.random.rand(), torch.rand(1)
+        return nn.Sequential(nn.Linear(4, widths["0"]), nn.ReLU(), nn.Linear(widths["0"], 2))
+
+    before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state()
+    plan = gr.plan(build({"0": 8}), X, stages=2, start=0.5, build=build)
+    random.setstate(before[0])
+    np.random.seed(3), torch.manual_seed(3)
+    before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+    plan = gr.plan(plan.model, X, stages=2, start=0.5, build=build)
+    gr.Grower(plan.build_seed(), plan).grow()
+    str(plan)
+    assert (
+        random.getstate(),
+        np.random.get_state()[1].tolist(),
+        torch.get_rng_state().tolist(),
+    ) == before
+
+
+def test_parameters_frozen_by_the_forward_pass_are_thawed():
+    class Freezes(Two):
+        def between(self, h):
+            if not torch.compiler.is_compiling():
+                self.b.requires_grad_(False)
+            return h
+
+    net = Freezes()
+    plan = gr.plan(net, X, stages=2, start=0.5)
+    seed = plan.build_seed()
+    gr.Grower(seed, plan).grow()
+    assert all(p.requires_grad for p in [*net.parameters(), *seed.parameters()])

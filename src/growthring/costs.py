@@ -77,7 +77,7 @@ def footprint(model: nn.Module, inputs: ExampleInputs) -> Footprint:
     for is_training, size in ((True, max(count, 2)), (True, count), (False, count)):
         modes = {module: module.training for module in model.modules()}
         try:
-            with callers_settings(), untouched(model), fixed_random(model):
+            with callers_settings(), untouched(model), fixed_random():
                 model.train(is_training)
                 return _footprint(model, _repeated(inputs, size), size)
         except Exception as caught:  # the user's own code
@@ -155,7 +155,7 @@ def seconds_per_step(
     args, kwargs = _repeated(inputs, batch_size)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0, momentum=0.9)
     times = []
-    with callers_settings(), fixed_random(model), untouched(model), torch.enable_grad():
+    with callers_settings(), fixed_random(), untouched(model), torch.enable_grad():
         model.train()
         for _ in range(repeats + 1):  # the first one warms up
             started = time.perf_counter()

@@ -20,7 +20,7 @@ from growthring.errors import InputError, PlanError
 from growthring.graph.analysis import Build
 from growthring.graph.check import check_finite
 from growthring.graph.groups import TensorSpec, WidthGroups
-from growthring.graph.running import fresh, own_settings
+from growthring.graph.running import fresh, kept_random, own_settings
 from growthring.graph.skeleton import copy_with, empty_copy, follow_attributes, named_tensors
 from growthring.graph.trace import ExampleInputs
 from growthring.schedule import whole
@@ -123,7 +123,9 @@ class Plan:
         """
         parameters = dict(model.named_parameters())
         devices = {p.device for p in parameters.values()}
-        casts = {d: parameters[n].dtype for n, d in self.dtypes.items() if n in parameters}
+        # where parts of the model were cast differently, the first layers count
+        names = [n for n in reversed(list(self.dtypes)) if n in parameters]
+        casts = {self.dtypes[n]: parameters[n].dtype for n in names}
 
         def follow(tensor: torch.Tensor) -> torch.Tensor:
             device = (
@@ -315,8 +317,8 @@ def _generator(like: torch.Tensor) -> torch.Generator:
 
 
 def call_build(build: Build, widths: dict[str, int]) -> nn.Module:
-    """Calls the user's factory; its random numbers leave torch's own generator as it was."""
-    with torch.random.fork_rng(devices=[]):
+    """Calls the user's factory; its random numbers leave everybody's generators as they were."""
+    with kept_random():
         return build(widths)
 
 

@@ -20,7 +20,7 @@ from growthring.graph.analysis import Build, Heads
 from growthring.graph.check import check_finite
 from growthring.graph.discover import discover
 from growthring.graph.groups import WidthGroup, WidthGroups
-from growthring.graph.running import fresh, own_settings
+from growthring.graph.running import fresh, kept_random, own_settings
 from growthring.graph.sizes import stage_widths, steps_of
 from growthring.graph.skeleton import empty_copy, named_tensors
 from growthring.graph.trace import ExampleInputs, run_once, trace
@@ -120,7 +120,7 @@ def plan(
     batches = _Batches(batch_size, batch_growth, batch_memory, batch_rate)
     batches.check(stages)
     _check_budget(budget, budget_of)
-    with torch.random.fork_rng(devices=[]):  # a factory may draw numbers
+    with kept_random():  # a factory may draw numbers
         groups = discover(
             model,
             example_inputs,

@@ -73,7 +73,7 @@ def outputs_of(
 ) -> list[torch.Tensor]:
     """The tensors that a model returns in eval mode, without gradients."""
     args, kwargs = split_inputs(fresh(inputs))
-    with callers_settings(), untouched(model), evaluating(model), fixed_random(model):
+    with callers_settings(), untouched(model), evaluating(model), fixed_random():
         return [t.detach().clone() for t in output_tensors(model(*args, **kwargs), names)]
 
 

@@ -65,12 +65,15 @@ class Code:
             return self._class(item)
         if isinstance(item, functools._lru_cache_wrapper):
             return self._cache(item)
-        if is_library(item.__module__):
+        is_foreign = is_library(item.__globals__.get("__name__"))
+        if is_foreign and is_library(item.__module__):
             return ()
         found = [item.__defaults__, item.__kwdefaults__, item.__dict__]
         for cell in item.__closure__ or ():
             found.append(contents(cell))
             self._back.append(functools.partial(restore_cell, cell, found[-1]))
+        if is_foreign:  # a library's wrapper around a function of the model
+            return found
         names = set(_names(item.__code__))
         for name in names - self._names:
             found += self._waiting.pop(name, ())

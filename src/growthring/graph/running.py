@@ -21,37 +21,39 @@ Inputs = TypeVar("Inputs")
 _CALLERS: ContextVar[tuple[torch.device, torch.dtype] | None] = ContextVar("callers", default=None)
 
 
-@contextlib.contextmanager
-def fixed_random(model: nn.Module) -> Iterator[None]:
-    """One fixed seed inside, the random states as they were afterwards: a model may draw numbers in forward.
-
-    Those of torch, of Python and of numpy.
-    """
-    devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
-    numpy, state = sys.modules.get("numpy"), random.getstate()
-    numpy_state = numpy.random.get_state() if numpy is not None else None
-    with torch.random.fork_rng(devices=sorted(d.index or 0 for d in devices)):
-        try:
-            torch.manual_seed(0)
-            random.seed(0)
-            if numpy is not None:
-                numpy.random.seed(0)
-            yield
-        finally:
-            random.setstate(state)
-            if numpy is not None:
-                numpy.random.set_state(numpy_state)
-
-
 def generators() -> list[Any]:
     """The sources of random numbers of torch, Python and numpy that everybody shares."""
-    numpy = sys.modules.get("numpy")
-    shared: list[Any] = [torch.default_generator, getattr(random, "_inst", None)]
-    if numpy is not None:
-        shared.append(getattr(numpy.random.mtrand, "_rand", None))
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    shared: list[Any] = [torch.default_generator]
+    if torch.cuda.is_initialized():
         shared += torch.cuda.default_generators
-    return shared
+    if torch.backends.mps.is_available():
+        shared.append(torch.mps._get_default_mps_generator())
+    numpy = sys.modules.get("numpy")
+    hidden = (random, "_inst"), (numpy and numpy.random.mtrand, "_rand")
+    return shared + [found for place, name in hidden if (found := getattr(place, name, None))]
+
+
+@contextlib.contextmanager
+def kept_random() -> Iterator[None]:
+    """The shared sources of random numbers are as they were afterwards."""
+    kept = Snapshot(generators(), code=False)
+    try:
+        yield
+    finally:
+        kept.restore()
+
+
+@contextlib.contextmanager
+def fixed_random() -> Iterator[None]:
+    """One fixed seed inside, the random states as they were afterwards: a model may draw numbers in forward.
+
+    Those that are there, one by one: torch.manual_seed would also reach devices that wake up later.
+    """
+    with kept_random():
+        for generator in generators():
+            is_torch = isinstance(generator, torch.Generator)
+            (generator.manual_seed if is_torch else generator.seed)(0)
+        yield
 
 
 @contextlib.contextmanager

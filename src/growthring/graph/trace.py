@@ -223,7 +223,7 @@ def _running(model: nn.Module, training: bool) -> Iterator[Snapshot]:
     with (
         callers_settings(),
         untouched(model) as kept,
-        fixed_random(model),
+        fixed_random(),
         _mode(model, training),
         _quiet(),
     ):
