@@ -16,7 +16,7 @@ LEVELS: list[set[str]] = [
     {"errors"},
     {"core"},
     {"graph", "optim", "schedule", "zoo", "data", "checkpoint", "html"},
-    {"costs"},
+    {"costs", "transaction"},
     {"fading", "plan", "verify"},
     {"planner", "trials"},
     {"methods", "report", "binding"},

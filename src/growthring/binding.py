@@ -15,6 +15,7 @@ from growthring.errors import GrowthStepError, InputError
 from growthring.graph.groups import TensorSpec
 from growthring.graph.skeleton import named_tensors
 from growthring.optim.geometry import ParameterRings
+from growthring.optim.newborn import check_plain
 from growthring.plan import Plan
 
 Optimizers = torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None
@@ -63,6 +64,7 @@ def check_optimizers(model: nn.Module, optimizer: Any) -> list[torch.optim.Optim
     for one in given:
         if not isinstance(one, torch.optim.Optimizer):
             raise InputError(f"optimizer holds a {type(one).__name__}, not a torch optimizer.")
+        check_plain(one)
         if any(one is other for other in optimizers):
             raise InputError(f"the same {type(one).__name__} is given twice.")
         held = [id(p) for group in one.param_groups for p in group["params"]]

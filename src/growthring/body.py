@@ -5,7 +5,7 @@ The model is one; an average of it (EMA, SWA) is another that takes the same ste
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import nn
@@ -14,16 +14,15 @@ from growthring.core.axes import Layout
 from growthring.core.widen import formatted, widen_constant
 from growthring.fading import Fades
 from growthring.graph.computed import refresh
+from growthring.graph.restore import set_data
 from growthring.graph.skeleton import (
     adopt_attributes,
     follow_attributes,
     named_tensors,
-    set_data,
 )
+from growthring.graph.wrappers import retire_replicas
 from growthring.methods.base import Step
 from growthring.plan import Plan, call_build
-
-Undo = list[Callable[[], None]]
 
 
 class Body:
@@ -48,46 +47,35 @@ class Body:
         step: Step,
         grown: dict[str, torch.Tensor],
         factors: Mapping[str, float | torch.Tensor],
-    ) -> Undo:
-        """Puts grown tensors, attributes and fades in place; returns what undoes it.
+    ) -> None:
+        """Puts grown tensors, attributes and fades in place.
 
         Gradients that are being accumulated grow along: a weight that was multiplied by c and computes
         the same function has 1/c of the gradient, and new entries have none yet. `grown` is updated where
         a tensor takes on the memory format of the one before.
         """
-        undo: Undo = []
+        retire_replicas(self.module)
         tensors = self.tensors
-        try:
-            for name in grown:
-                tensor = tensors[name]
-                new = grown[name] = formatted(grown[name], tensor)
-                layouts = step.layouts(step.plan.groups.specs[name].axes)
-                undo.append(_setter(tensor, tensor.data, tensor.grad))
-                gradient = tensor.grad
-                tensor.grad = None
-                set_data(tensor, new)
-                if gradient is not None:
-                    tensor.grad = _widen_gradient(gradient, layouts, factors.get(name, 1.0))
-            undo += refresh(self.module)
-            undo += self._follow(step)
-            undo += self.fades.extend(step.plan.groups.statistics, step.before, step.after)
-        except BaseException:
-            undo_all(undo)
-            raise
-        return undo
+        for name in grown:
+            tensor = tensors[name]
+            new = grown[name] = formatted(grown[name], tensor)
+            layouts = step.layouts(step.plan.groups.specs[name].axes)
+            gradient = tensor.grad
+            tensor.grad = None
+            set_data(tensor, new)
+            if gradient is not None:
+                tensor.grad = _widen_gradient(gradient, layouts, factors.get(name, 1.0))
+        refresh(self.module)
+        self._follow(step)
+        self.fades.extend(step.plan.groups.statistics, step.before, step.after)
 
-    def _follow(self, step: Step) -> Undo:
+    def _follow(self, step: Step) -> None:
         plan = self.plan
         if plan.build is None:
-            return follow_attributes(self.module, plan.groups.attributes, step.before, step.after)
+            follow_attributes(self.module, plan.groups.attributes, step.before, step.after)
+            return
         named = {g.name: step.after[g.key] for g in plan.groups.growable}
-        return adopt_attributes(self.module, call_build(plan.build, named))
-
-
-def undo_all(actions: Undo) -> None:
-    """Takes everything back, the last first."""
-    while actions:
-        actions.pop()()
+        adopt_attributes(self.module, call_build(plan.build, named))
 
 
 def _widen_gradient(
@@ -101,14 +89,3 @@ def _widen_gradient(
     if not gradient.is_sparse:
         return dense
     return dense.to_sparse(gradient.sparse_dim())
-
-
-def _setter(
-    tensor: torch.Tensor, data: torch.Tensor, gradient: torch.Tensor | None
-) -> Callable[[], None]:
-    def restore() -> None:
-        tensor.grad = None
-        set_data(tensor, data)
-        tensor.grad = gradient
-
-    return restore

@@ -17,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from growthring.errors import PlanError
 from growthring.graph.results import output_tensors
-from growthring.graph.running import fixed_random, kept_buffers
+from growthring.graph.running import callers_settings, copied, fixed_random, untouched
 from growthring.graph.skeleton import named_tensors
 from growthring.graph.standins import GROUPED_FLOPS, StandIns
 from growthring.graph.trace import ExampleInputs, split_inputs
@@ -86,8 +86,9 @@ def footprint(model: nn.Module, inputs: ExampleInputs) -> Footprint:
     for is_training, size, is_fake in ways:
         modes = {module: module.training for module in model.modules()}
         try:
-            model.train(is_training)
-            return _footprint(model, _repeated(inputs, size), size, is_fake)
+            with callers_settings(), untouched(model), fixed_random():
+                model.train(is_training)
+                return _footprint(model, _repeated(inputs, size), size, is_fake)
         except Exception as caught:  # the user's own code
             error = error or caught
         finally:
@@ -103,7 +104,7 @@ def _footprint(model: nn.Module, inputs: tuple[Any, Any], count: int, is_fake: b
     parameters = list(model.parameters())
     kept: dict[int, int] = {}
     mode = FakeTensorMode(allow_non_fake_inputs=True) if is_fake else None
-    with mode or fixed_random(model):
+    with mode or contextlib.nullcontext():
         fakes = {n: _fake(mode, t) for n, t in named_tensors(model).items()}
         own = {t.untyped_storage()._cdata for t in fakes.values()}
         fake_args, fake_kwargs = pytree.tree_map_only(
@@ -172,7 +173,7 @@ def seconds_per_step(
     args, kwargs = _repeated(inputs, batch_size)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0, momentum=0.9)
     times = []
-    with fixed_random(model), kept_buffers(model), torch.enable_grad():
+    with callers_settings(), fixed_random(), untouched(model), torch.enable_grad():
         model.train()
         for _ in range(repeats + 1):  # the first one warms up
             started = time.perf_counter()
@@ -198,7 +199,7 @@ def _repeated(inputs: ExampleInputs, batch_size: int) -> Any:
         index = torch.arange(batch_size, device=tensor.device) % count
         return tensor.detach()[index]
 
-    return pytree.tree_map_only(torch.Tensor, fill, split_inputs(inputs))
+    return pytree.tree_map_only(torch.Tensor, fill, split_inputs(copied(inputs)))
 
 
 def _wait() -> None:

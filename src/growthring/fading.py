@@ -46,8 +46,9 @@ class Fade:
             or self._weights.device != like.device
             or self._weights.dtype != like.dtype
         ):
-            weights = self.weights
-            self._weights = (weights / weights.sum()).to(like)
+            with torch.inference_mode(False):  # kept for training as well
+                weights = self.weights
+                self._weights = (weights / weights.sum()).to(like)
         return self._weights
 
     def advance(self, progress: float) -> None:
@@ -185,12 +186,11 @@ class Fades:
 
     def extend(
         self, statistics: Sequence[Statistics], before: Mapping[int, int], after: Mapping[int, int]
-    ) -> list[Callable[[], None]]:
-        """Lets the new entries of every norm that grew fade in; returns what undoes it.
+    ) -> None:
+        """Lets the new entries of every norm that grew fade in.
 
         Entries that are still fading from an earlier growth go on from where they are.
         """
-        kept = dict(self._fades)
         grown = [(s, layout(s.axis, before, after)) for s in statistics]
         for s, lay in grown:
             if lay.grows:
@@ -198,7 +198,6 @@ class Fades:
                 start = torch.zeros(len(lay.source), dtype=torch.float64)
                 start[lay.old] = 1.0 if previous is None else previous.weights
                 self._begin((s.module, s.order), Fade(start))
-        return [lambda: self._restore(kept)]
 
     def advance(self, progress: float) -> None:
         """Moves every fade on."""

@@ -16,13 +16,16 @@ from growthring.binding import (
     find_stage,
     parameter_rings,
 )
-from growthring.body import Body, Undo, undo_all
+from growthring.body import Body
 from growthring.core.rings import RingMap
 from growthring.core.variance import Mode
 from growthring.core.widen import widen_constant
 from growthring.errors import GrowthError, GrowthStepError, InputError
-from growthring.graph.check import check_finite, check_model
+from growthring.graph.check import check_finite, check_model, check_trainable
 from growthring.graph.magnitudes import effective
+from growthring.graph.running import own_settings, untouched
+from growthring.graph.snapshot import Snapshot
+from growthring.graph.wrappers import check_sharded
 from growthring.methods import Growth, GrowthMethod, Job, Paired, Step, make_method
 from growthring.methods.base import Batch, Loss
 from growthring.methods.magnitudes import following_magnitudes
@@ -33,6 +36,7 @@ from growthring.outcome import Outcome
 from growthring.plan import Plan
 from growthring.proof import prove
 from growthring.report import GrowthReport
+from growthring.transaction import all_or_nothing
 from growthring.trials import Trial, make_trials
 
 Batches = Iterable[Batch] | Callable[[int], Iterable[Batch]]
@@ -89,6 +93,7 @@ class Grower:
         loss: Loss | None = None,
     ) -> None:
         check_model(model)
+        check_trainable(model)
         if not isinstance(plan, Plan):
             raise InputError(f"plan is a {type(plan).__name__}; pass what gr.plan(...) returned.")
         if generator is not None and not isinstance(generator, torch.Generator):
@@ -111,21 +116,29 @@ class Grower:
             )
         self.optimizers = check_optimizers(model, optimizer)
         self.generator = generator or torch.Generator().manual_seed(torch.initial_seed())
-        self.stage = find_stage(model, plan)
-        self.method.check(plan, model)
+        stage = find_stage(model, plan)
+        with own_settings(), untouched(model):
+            self.method.check(plan, model)
         self.rings = RingMap(
             {n: s.axes for n, s in plan.groups.specs.items()}, plan.stage_widths[0]
         )
-        for t in range(1, self.stage + 1):
+        for t in range(1, stage + 1):
             self.rings.append(plan.stage_widths[t])
-        averaged = averaged_modules(averages, plan, self.stage)
+        averaged = averaged_modules(averages, plan, stage)
         self._body = Body(model, plan)
         self._averages = [Body(module, plan) for module in averaged]
         self._trials: list[Trial] = []
         self._trial_notes: list[str] = []
+        self._trials_for: object = None
         if not self.is_full:
-            prove(plan, self.method)
-        self._bind()
+            with own_settings():
+                prove(plan, self.method)
+        all_or_nothing(self._roots, self._bind)
+
+    @property
+    def stage(self) -> int:
+        """The present stage; 0 is the seed's."""
+        return self.rings.num_rings - 1
 
     @property
     def is_full(self) -> bool:
@@ -147,48 +160,44 @@ class Grower:
                 f"the model is at stage {self.stage}, the last of {self.plan.num_stages}; it has "
                 "its full size."
             )
+        try:
+            return all_or_nothing(self._roots, lambda: self._grow(measure))
+        except GrowthError:
+            raise
+        except Exception as error:
+            raise GrowthStepError(
+                f"growing to stage {self.stage + 1} failed ({type(error).__name__}: {error}); model, "
+                "optimizer and grower are as they were."
+            ) from error
+
+    def _grow(self, measure: bool) -> GrowthReport:
         plan, body = self.plan, self._body
+        check_sharded(self.model)
         for each in self._bodies:
             check_shapes(each.module, plan, self.stage)
         check_finite(self.model)
         step = self._step(self.stage + 1, self.method.mode)
-        generator_state = self.generator.get_state()
-        undo: Undo = []
-        try:
-            trials = self._find_trials() if measure else []
-            outcome = Outcome(self.model, step, self.stage + 1, trials)
-            for hold_norms in (False, True):
-                growth = self.method.grow(self._job(step, body, hold_norms))
-                growth = following_magnitudes(growth, step)
-                before = self.generator.get_state()
-                olds = growth.gradient_divisors(body.tensors)
-                grown = growth.tensors(body.tensors, self.generator)
-                undo += body.install(step, grown, olds)
-                outcome.measure()
-                if hold_norms or not outcome.shows_eps(growth.factors):
-                    break
-                # once more, without rescaling what those norms normalise
-                undo_all(undo)
-                self.generator.set_state(generator_state)
-            outcome.check(growth)
-            if self.noise:
-                growth.add_noise(grown, self.noise, self.generator)
-                outcome.measure(with_noise=True)
-            for average in self._averages:
-                undo += self._grow_average(average, step, growth, before)
-            self.rings.append(step.after)
-            undo.append(self.rings.pop)
-            notes = self._grow_optimizers(step, grown, olds, undo)
-        except BaseException as error:
-            undo_all(undo)
-            self.generator.set_state(generator_state)
-            if isinstance(error, Exception) and not isinstance(error, GrowthError):
-                raise GrowthStepError(
-                    f"growing to stage {self.stage + 1} failed ({type(error).__name__}: {error}); model, "
-                    "optimizer and grower are as they were."
-                ) from error
-            raise
-        self.stage += 1
+        start = Snapshot(self._roots, values=False, code=False)
+        trials = self._find_trials() if measure else []
+        outcome = Outcome(self.model, step, self.stage + 1, trials)
+        for hold_norms in (False, True):
+            growth = following_magnitudes(self._search(step, body, hold_norms), step)
+            before = self.generator.get_state()
+            olds = growth.gradient_divisors(body.tensors)
+            grown = growth.tensors(body.tensors, self.generator)
+            body.install(step, grown, olds)
+            outcome.measure()
+            if hold_norms or not outcome.shows_eps(growth.factors):
+                break
+            start.restore()  # once more, without rescaling what those norms normalise
+        outcome.check(growth)
+        if self.noise:
+            growth.add_noise(grown, self.noise, self.generator)
+            outcome.measure(with_noise=True)
+        for average in self._averages:
+            self._grow_average(average, step, growth, before)
+        self.rings.append(step.after)
+        notes = self._grow_optimizers(step, grown, olds)
         notes = [*(self._trial_notes if measure else ()), *notes]
         return outcome.report(growth, len(body.fades), notes)
 
@@ -250,27 +259,27 @@ class Grower:
                 f"the model is at stage {self.stage}, the saved growth at stage {stage}; start "
                 "from plan.build_seed()."
             )
+        all_or_nothing(self._roots, lambda: self._load(stage, state))
+
+    def _load(self, stage: int, state: Mapping[str, Any]) -> None:
         step = self._step(stage, "off")
-        undo: Undo = []
-        try:
-            for body in self._bodies:
-                tensors, grown = body.tensors, {}
-                for name, spec in self.plan.groups.specs.items():
-                    if step.changes(spec):
-                        layouts = step.layouts(spec.axes)
-                        grown[name] = widen_constant(tensors[name].detach(), layouts, 0.0)
-                undo += body.install(step, grown, {})
-                body.fades.load_state_dict(state["fades"])
-            saved_rings = self.rings.state_dict()
-            undo.append(lambda: self.rings.load_state_dict(saved_rings))
-            self.rings.load_state_dict(state["rings"])
-            for optimizer in self.optimizers:
-                drop_state(optimizer, self._body.tensors.values(), undo)
-            undo += self._bind()
-        except BaseException:
-            undo_all(undo)
-            raise
-        self.stage = stage
+        for body in self._bodies:
+            tensors, grown = body.tensors, {}
+            for name, spec in self.plan.groups.specs.items():
+                if step.changes(spec):
+                    layouts = step.layouts(spec.axes)
+                    grown[name] = widen_constant(tensors[name].detach(), layouts, 0.0)
+            body.install(step, grown, {})
+            body.fades.load_state_dict(state["fades"])
+        self.rings.load_state_dict(state["rings"])
+        if self.stage != stage:
+            raise InputError(
+                f"the saved rings are those of stage {self.stage}, the saved growth is at stage {stage}: "
+                "the state is not whole."
+            )
+        for optimizer in self.optimizers:
+            drop_state(optimizer, self._body.tensors.values())
+        self._bind()
         self.generator.set_state(state["generator"])
 
     # One growth, taken apart.
@@ -280,13 +289,28 @@ class Grower:
         return [self._body, *self._averages]
 
     def _find_trials(self) -> list[Trial]:
-        """The passes that growths are measured on, found once."""
-        if not self._trials:
-            plan = self.plan
-            self._trials, self._trial_notes = make_trials(
-                self.model, plan.example_inputs, plan.outputs
-            )
+        """The passes that growths are measured on: found once, and again if the model was moved or cast."""
+        kind = {(p.device, p.dtype) for p in self.model.parameters()}
+        if self._trials_for != kind:
+            inputs = self.plan.inputs_for(self.model)
+            self._trials, self._trial_notes = make_trials(self.model, inputs, self.plan.outputs)
+            self._trials_for = kind
         return self._trials
+
+    @property
+    def _roots(self) -> list[Any]:
+        """Everything that a growth changes."""
+        fades = [body.fades for body in self._bodies]
+        modules = [body.module for body in self._bodies]
+        return [*modules, *fades, *self.optimizers, self.rings, self.generator]
+
+    def _search(self, step: Step, body: Body, hold_norms: bool) -> Growth:
+        """What the method decides on; a search runs the model's code, which leaves nothing."""
+        job = self._job(step, body, hold_norms)
+        if not self.method.searches:
+            return self.method.grow(job)
+        with untouched(self.model):
+            return self.method.grow(job)
 
     def _step(self, stage: int, mode: Mode) -> Step:
         """The growth from the present stage to another."""
@@ -302,30 +326,23 @@ class Grower:
         tensors = effective(self.plan.groups.specs, body.tensors)
         return Job(step, body.module, tensors, self.generator, batches, self._loss, hold_norms)
 
-    def _bind(self) -> Undo:
-        """Tells the optimizers the rings; returns what undoes it."""
-        undo: Undo = []
+    def _bind(self) -> None:
+        """Tells the optimizers the rings."""
         rings = parameter_rings(self.model, self.plan, self.rings)
         for optimizer in self.optimizers:
             book = book_of(optimizer)
-            try:
-                if isinstance(optimizer, RingOptimizer):
-                    undo.append(optimizer.bind_rings(rings))
-                elif book is not None:
-                    undo.append(book.bind(rings))
-            except BaseException:
-                undo_all(undo)
-                raise
-        return undo
+            if isinstance(optimizer, RingOptimizer):
+                optimizer.bind_rings(rings)
+            elif book is not None:
+                book.bind(rings)
 
     def _grow_optimizers(
         self,
         step: Step,
         grown: Mapping[str, torch.Tensor],
         olds: Mapping[str, float | torch.Tensor],
-        undo: Undo,
     ) -> list[str]:
-        """Grows the optimizers' state and tells them the rings; returns notes, and adds to `undo`."""
+        """Grows the optimizers' state and tells them the rings; returns notes."""
         tensors, specs = self._body.tensors, self.plan.groups.specs
         changed = {
             tensors[name]: Grown(
@@ -338,15 +355,13 @@ class Grower:
         }
         notes: list[str] = []
         for optimizer in self.optimizers:
-            found, back = grow_state(optimizer, changed, self.rings.num_rings, self.unknown_state)
-            notes += found
-            undo.append(back)
-        undo += self._bind()
+            notes += grow_state(optimizer, changed, self.rings.num_rings, self.unknown_state)
+        self._bind()
         return notes
 
     def _grow_average(
         self, average: Body, step: Step, growth: Growth, generator_state: torch.Tensor
-    ) -> Undo:
+    ) -> None:
         """Grows an average with the very entries that the model got, so that it stays an average of it."""
         generator = torch.Generator(self.generator.device)
         generator.set_state(generator_state)
@@ -354,7 +369,7 @@ class Grower:
         grown = growth.tensors(tensors, generator)
         if self.noise:
             growth.add_noise(grown, self.noise, generator)
-        return average.install(step, grown, growth.gradient_divisors(tensors))
+        average.install(step, grown, growth.gradient_divisors(tensors))
 
 
 def _method(method: str | GrowthMethod, variance_transfer: Mode) -> GrowthMethod:

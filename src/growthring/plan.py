@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from growthring.core.axes import layout, refs
 from growthring.core.variance import Role
@@ -21,6 +22,7 @@ from growthring.graph.check import check_finite
 from growthring.graph.computed import refresh
 from growthring.graph.groups import TensorSpec, WidthGroups
 from growthring.graph.magnitudes import with_magnitudes, with_ratios
+from growthring.graph.running import copied, kept_random, own_settings
 from growthring.graph.skeleton import copy_with, empty_copy, follow_attributes, named_tensors
 from growthring.graph.trace import ExampleInputs
 from growthring.schedule import whole
@@ -54,6 +56,7 @@ class Plan:
         rate_factors: what each stage's batch size multiplies the learning rate by.
         optimizer: whose state the memory counts: sgd, adam, adamw, avagrad, lars or none.
         seconds: of a training step of each stage, if measured.
+        dtypes: of the full model's parameters when the plan was made.
     """
 
     groups: WidthGroups
@@ -69,6 +72,7 @@ class Plan:
     rate_factors: tuple[float, ...] = ()
     optimizer: str = "sgd"
     seconds: tuple[float, ...] | None = None
+    dtypes: Mapping[str, torch.dtype] = field(default_factory=dict, repr=False)
 
     @property
     def num_stages(self) -> int:
@@ -113,6 +117,31 @@ class Plan:
         is_output = all(reason is not None and reason.kind == "output" for reason in reasons)
         return "output" if is_output else "hidden"
 
+    def inputs_for(self, model: nn.Module) -> ExampleInputs:
+        """A copy of the example inputs for a model that may have been moved or cast since the plan was made.
+
+        They go to the device of its parameters. Numbers of a type that parameters had are cast to the
+        type that those parameters have now.
+        """
+        parameters = dict(model.named_parameters())
+        devices = {p.device for p in parameters.values()}
+        # where parts of the model were cast differently, the first layers count
+        names = [n for n in reversed(list(self.dtypes)) if n in parameters]
+        casts = {self.dtypes[n]: parameters[n].dtype for n in names}
+
+        def follow(tensor: torch.Tensor) -> torch.Tensor:
+            device = (
+                tensor.device if tensor.device in devices or not devices else min(devices, key=str)
+            )
+            moved = tensor.detach().to(device, casts.get(tensor.dtype, tensor.dtype))
+            return moved.requires_grad_(tensor.requires_grad)
+
+        found: ExampleInputs = pytree.tree_map_only(
+            torch.Tensor, follow, copied(self.example_inputs)
+        )
+        return found
+
+    @own_settings()
     def build_seed(self) -> nn.Module:
         """A new model of stage-0 width; the given model stays untouched.
 
@@ -176,9 +205,8 @@ class Plan:
     @cached_property
     def footprints(self) -> tuple[Footprint, ...]:
         """FLOPs, parameters and memory of each stage's model, counted on fake tensors."""
-        return tuple(
-            footprint(self.empty_model(t), self.example_inputs) for t in range(self.num_stages)
-        )
+        models = map(self.empty_model, range(self.num_stages))
+        return tuple(footprint(model, self.inputs_for(model)) for model in models)
 
     @property
     def flops_share(self) -> float:
@@ -212,7 +240,7 @@ class Plan:
                 for p in twin.parameters():
                     p.uniform_(-0.05, 0.05, generator=_generator(p))
             try:
-                seconds.append(seconds_per_step(twin, self.example_inputs, size, repeats))
+                seconds.append(seconds_per_step(twin, self.inputs_for(twin), size, repeats))
             except (RuntimeError, ValueError, TypeError) as error:  # the user's own code
                 raise PlanError(
                     f"a training step of stage {t} with a batch of {size} fails ({error}), so it cannot be "
@@ -293,8 +321,8 @@ def _generator(like: torch.Tensor) -> torch.Generator:
 
 
 def call_build(build: Build, widths: dict[str, int]) -> nn.Module:
-    """Calls the user's factory; its random numbers leave torch's own generator as it was."""
-    with torch.random.fork_rng(devices=[]):
+    """Calls the user's factory; its random numbers leave everybody's generators as they were."""
+    with kept_random():
         return build(widths)
 
 

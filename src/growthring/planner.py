@@ -21,6 +21,7 @@ from growthring.graph.check import check_finite
 from growthring.graph.discover import discover
 from growthring.graph.groups import WidthGroup, WidthGroups
 from growthring.graph.magnitudes import typical_ratio, with_ratios
+from growthring.graph.running import copied, kept_random, own_settings
 from growthring.graph.sizes import stage_widths, steps_of
 from growthring.graph.skeleton import empty_copy, named_tensors
 from growthring.graph.trace import ExampleInputs, run_once, trace
@@ -38,6 +39,7 @@ from growthring.schedule import (
 )
 
 
+@own_settings()
 def plan(
     model: nn.Module,
     example_inputs: ExampleInputs,
@@ -119,7 +121,7 @@ def plan(
     batches = _Batches(batch_size, batch_growth, batch_memory, batch_rate)
     batches.check(stages)
     _check_budget(budget, budget_of)
-    with torch.random.fork_rng(devices=[]):  # a factory may draw numbers
+    with kept_random():  # a factory may draw numbers
         groups = discover(
             model,
             example_inputs,
@@ -147,12 +149,13 @@ def plan(
         tuple(steps),
         _initials(model, groups),
         (),
-        example_inputs,
+        copied(example_inputs),
         model,
         outputs,
         build,
         tuple(settings.epochs_of(None)),
         optimizer=optimizer,
+        dtypes={n: p.dtype for n, p in model.named_parameters()},
     )
     made = batches.of(made)
     if budget is not None:

@@ -9,12 +9,11 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_map
 
 from growthring.errors import InputError
 from growthring.graph.arithmetic import Arithmetic
 from growthring.graph.results import Leavings, output_tensors
-from growthring.graph.running import fixed_random, kept_buffers
+from growthring.graph.running import callers_settings, copied, fixed_random, untouched
 from growthring.graph.trace import ExampleInputs, split_inputs
 
 _PLAIN = Arithmetic()
@@ -131,8 +130,14 @@ def _pass(
     training: bool,
     running: contextlib.AbstractContextManager[Any],
 ) -> Outputs:
-    args, kwargs = split_inputs(tree_map(_copied, inputs))
-    with _in_mode(model, training), fixed_random(model), kept_buffers(model), running:
+    args, kwargs = split_inputs(copied(inputs))
+    with (
+        callers_settings(),
+        untouched(model),
+        _in_mode(model, training),
+        fixed_random(),
+        running,
+    ):
         leavings = Leavings(model)
         returned = output_tensors(model(*args, **kwargs), names)
         left = leavings.tensors() if names is None else {}
@@ -140,10 +145,6 @@ def _pass(
             [t.detach().clone() for t in returned],
             {name: t.detach().clone() for name, t in left.items()},
         )
-
-
-def _copied(item: Any) -> Any:
-    return item.detach().clone() if isinstance(item, torch.Tensor) else item
 
 
 def verify(

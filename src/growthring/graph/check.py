@@ -10,6 +10,7 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from growthring.errors import InputError, UnsupportedModelError
 from growthring.graph.trace import ExampleInputs, split_inputs
+from growthring.graph.wrappers import check_sharded
 
 
 def check_model(model: nn.Module) -> None:
@@ -18,6 +19,7 @@ def check_model(model: nn.Module) -> None:
         raise InputError(f"model is a {type(model).__name__}, not an nn.Module.")
     for path, module in model.named_modules():
         _check_module(f"'{path}'" if path else "the model", module)
+    check_sharded(model)
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         if isinstance(tensor, (UninitializedParameter, UninitializedBuffer)):
             raise UnsupportedModelError(
@@ -35,6 +37,16 @@ def check_model(model: nn.Module) -> None:
             )
         if tensor.is_sparse or tensor.layout is not torch.strided:
             raise UnsupportedModelError(f"'{name}' is a sparse tensor; only dense tensors grow.")
+
+
+def check_trainable(model: nn.Module) -> None:
+    """Raises if a tensor can never be trained."""
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        if tensor.is_inference():
+            raise UnsupportedModelError(
+                f"'{name}' was made in torch.inference_mode, so it can neither be changed nor trained. Build "
+                "the model outside of it, or copy the values into one that was."
+            )
 
 
 def _check_module(where: str, module: nn.Module) -> None:

@@ -17,11 +17,13 @@ from growthring.graph.fit import Fit, fit, recheck
 from growthring.graph.fresh import batch_size, resized
 from growthring.graph.groups import WidthGroups
 from growthring.graph.laws import log_ratios
+from growthring.graph.running import own_settings
 from growthring.graph.skeleton import copy_with, named_tensors
 from growthring.graph.trace import ExampleInputs, Trace, trace
 from growthring.graph.unify import Reason
 
 
+@own_settings()
 def discover_width_groups(
     model: nn.Module,
     example_inputs: ExampleInputs,

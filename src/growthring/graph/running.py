@@ -3,35 +3,125 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import random
+import sys
 from collections.abc import Iterator
+from contextvars import ContextVar
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
+
+from growthring.graph.snapshot import Snapshot
+
+Inputs = TypeVar("Inputs")
+# The caller's default device and type of numbers, while `own_settings` has others.
+_CALLERS: ContextVar[tuple[torch.device, torch.dtype] | None] = ContextVar("callers", default=None)
+
+
+def generators() -> list[Any]:
+    """The sources of random numbers of torch, Python and numpy that everybody shares."""
+    shared: list[Any] = [torch.default_generator]
+    if torch.cuda.is_initialized():
+        shared += torch.cuda.default_generators
+    if torch.backends.mps.is_available():
+        shared.append(torch.mps._get_default_mps_generator())
+    numpy = sys.modules.get("numpy")
+    hidden = (random, "_inst"), (numpy and numpy.random.mtrand, "_rand")
+    return shared + [found for place, name in hidden if (found := getattr(place, name, None))]
 
 
 @contextlib.contextmanager
-def fixed_random(model: nn.Module) -> Iterator[None]:
-    """One fixed seed inside, the random state as it was afterwards: a model may draw numbers in forward."""
-    devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
-    with torch.random.fork_rng(devices=sorted(d.index or 0 for d in devices)):
-        torch.manual_seed(0)
-        yield
-
-
-@contextlib.contextmanager
-def kept_buffers(model: nn.Module) -> Iterator[None]:
-    """Buffers as they were afterwards, whatever the forward pass does to them."""
-    kept = [
-        (module, name, buffer, buffer.detach().clone(), buffer._version)
-        for module in model.modules()
-        for name, buffer in module._buffers.items()
-        if buffer is not None
-    ]
+def kept_random() -> Iterator[None]:
+    """The shared sources of random numbers are as they were afterwards."""
+    kept = Snapshot(generators(), code=False)
     try:
         yield
     finally:
-        for module, name, buffer, value, version in kept:
-            # batch norm updates its statistics without raising their version
-            if buffer._version != version or not torch.equal(buffer, value):
-                buffer.detach().copy_(value)
-            module._buffers[name] = buffer
+        kept.restore()
+
+
+@contextlib.contextmanager
+def fixed_random() -> Iterator[None]:
+    """One fixed seed inside, the random states as they were afterwards: a model may draw numbers in forward.
+
+    Those that are there, one by one: torch.manual_seed would also reach devices that wake up later.
+    """
+    with kept_random():
+        for generator in generators():
+            is_torch = isinstance(generator, torch.Generator)
+            (generator.manual_seed if is_torch else generator.seed)(0)
+        yield
+
+
+@contextlib.contextmanager
+def untouched(model: nn.Module) -> Iterator[Snapshot]:
+    """Everything that the model's code can reach is as it was afterwards, whatever the forward pass does to it."""
+    hooks = torch.nn.modules.module
+    everywhere = [value for name, value in vars(hooks).items() if name.endswith("_hooks")]
+    kept = Snapshot([model, *everywhere])
+    try:
+        try:
+            yield kept
+        finally:
+            kept.restore()
+    finally:
+        kept.restore()  # an interrupt may have come before the first
+
+
+def copied(inputs: Inputs) -> Inputs:
+    """A copy of a model's inputs to run on: code that works in place, or fills a cache, changes the copy."""
+    memo: dict[int, Any] = {}
+    for leaf in pytree.tree_leaves(inputs):
+        if isinstance(leaf, torch.Tensor):
+            memo[id(leaf)] = leaf.detach().clone().requires_grad_(leaf.requires_grad)
+    try:
+        return copy.deepcopy(inputs, memo)
+    except Exception:  # something that cannot be copied is passed on as it is
+        return pytree.tree_map_only(torch.Tensor, lambda t: memo[id(t)], inputs)
+
+
+@contextlib.contextmanager
+def own_settings() -> Iterator[None]:
+    """No setting of the caller's reaches inside: inference mode, autocast, default device and type of numbers.
+
+    Tensors made in inference mode could never be trained; autocast keeps casts of the weights, which are
+    others afterwards. `callers_settings` has the defaults back, for the user's own code.
+    """
+    torch.clear_autocast_cache()
+    device, dtype = torch.get_default_device(), torch.get_default_dtype()
+    token = _CALLERS.set((device, dtype))
+    try:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(torch.inference_mode(False))
+            for kind in ("cpu", "cuda", "xpu", "mps", "hpu", "xla"):
+                if torch.is_autocast_enabled(kind):
+                    stack.enter_context(torch.autocast(kind, enabled=False))
+            stack.enter_context(_defaults(torch.device("cpu"), torch.float32))
+            yield
+    finally:
+        _CALLERS.reset(token)
+        torch.clear_autocast_cache()
+
+
+@contextlib.contextmanager
+def callers_settings() -> Iterator[None]:
+    """The caller's default device and type of numbers, inside of `own_settings`."""
+    callers = _CALLERS.get()
+    with contextlib.nullcontext() if callers is None else _defaults(*callers):
+        yield
+
+
+@contextlib.contextmanager
+def _defaults(device: torch.device, dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    try:
+        torch.set_default_dtype(dtype)
+        # a device as a context is seen by every call of torch: only where it makes a difference
+        is_same = torch.get_default_device() == device
+        with contextlib.nullcontext() if is_same else device:
+            yield
+    finally:
+        torch.set_default_dtype(before)

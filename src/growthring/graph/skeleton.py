@@ -83,19 +83,6 @@ def named_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
     return dict(model.named_parameters()) | dict(model.named_buffers())
 
 
-def set_data(tensor: torch.Tensor, data: torch.Tensor) -> None:
-    """Gives a tensor other data, perhaps of another shape; the object stays the same.
-
-    A graph that is still alive (a loss that was kept) keeps the parameter's gradient accumulator, and that
-    remembers the old shape. torch drops the accumulator when the *type* of the data changes, so the
-    way there leads through another type.
-    """
-    if tensor.shape != data.shape and tensor.requires_grad:
-        other = torch.float64 if data.dtype != torch.float64 else torch.float32
-        tensor.data = torch.empty(0, dtype=other, device=data.device)
-    tensor.data = data
-
-
 def copy_with(model: nn.Module, tensors: Mapping[str, torch.Tensor]) -> nn.Module:
     """A deep copy of the model in which the named parameters and buffers are the given tensors."""
     memo: dict[int, Any] = {}
@@ -103,6 +90,8 @@ def copy_with(model: nn.Module, tensors: Mapping[str, torch.Tensor]) -> nn.Modul
         new = tensors.get(name)
         if new is None:
             new = old.detach().clone()
+        elif new.is_inference():  # could not be a parameter
+            new = new.clone()
         if isinstance(old, nn.Parameter):
             new = nn.Parameter(new, requires_grad=old.requires_grad)
         memo[id(old)] = new
@@ -133,13 +122,12 @@ def follow_attributes(
     attributes: Attributes,
     before: Mapping[int, int],
     after: Mapping[int, int],
-) -> list[Callable[[], None]]:
-    """Sets the attributes that hold sizes; returns what undoes it.
+) -> None:
+    """Sets the attributes that hold sizes.
 
     An attribute that does not hold the size it should at widths `before` is left alone: it means
     something else.
     """
-    undo: list[Callable[[], None]] = []
     for (path, name), axes in attributes.items():
         holder, last = owner(model, path, name)
         value = getattr(holder, last, None)
@@ -154,9 +142,7 @@ def follow_attributes(
             fresh = torch.Size(new) if isinstance(value, torch.Size) else type(value)(new)
         else:
             continue
-        undo.append(lambda h=holder, n=last, v=value: setattr(h, n, v))  # type: ignore[misc]
         setattr(holder, last, fresh)
-    return undo
 
 
 def empty_copy(
@@ -177,26 +163,20 @@ def empty_copy(
     return twin
 
 
-def adopt_attributes(model: nn.Module, built: nn.Module) -> list[Callable[[], None]]:
+def adopt_attributes(model: nn.Module, built: nn.Module) -> None:
     """Takes over the attributes (and classes) of a freshly built module of the same structure.
 
     Everything but tensors and sub-modules, functions with widths in their closures included; methods bound to the
     built modules are left alone.
     """
-    undo: list[Callable[[], None]] = []
     for path, fresh in built.named_modules():
         module = model.get_submodule(path)
         if type(module) is not type(fresh):
-            own = type(module)
-            undo.append(lambda m=module, c=own: setattr(m, "__class__", c))  # type: ignore[misc]
             module.__class__ = type(fresh)
         for name, value in vars(fresh).items():
             if name.startswith("_") or name == "training" or isinstance(value, torch.Tensor):
                 continue
             if isinstance(getattr(value, "__self__", None), nn.Module):
                 continue
-            old = getattr(module, name, None)
-            if old is not value:
-                undo.append(lambda m=module, n=name, v=old: setattr(m, n, v))  # type: ignore[misc]
+            if getattr(module, name, None) is not value:
                 setattr(module, name, value)
-    return undo

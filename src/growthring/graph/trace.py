@@ -23,14 +23,16 @@ from typing import Any
 import torch
 import torch.fx.experimental.symbolic_shapes
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.export.graph_signature import InputKind
 from torch.nn.modules import transformer
 
 from growthring.errors import InputError, TraceError
 from growthring.graph.memory import follow_writes
 from growthring.graph.results import Leavings, output_tensors
-from growthring.graph.running import fixed_random, kept_buffers
+from growthring.graph.running import callers_settings, copied, fixed_random, untouched
 from growthring.graph.sites import META, SiteRecorder
+from growthring.graph.snapshot import Snapshot
 from growthring.graph.standins import StandIns, would_help
 from growthring.graph.symbols import stand_in
 from growthring.graph.watch import watch_reads
@@ -247,6 +249,19 @@ def _plain_masks() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def _running(model: nn.Module, training: bool) -> Iterator[Snapshot]:
+    """One mode, quietly, with the caller's settings; everything is as it was afterwards."""
+    with (
+        callers_settings(),
+        untouched(model) as kept,
+        fixed_random(),
+        _mode(model, training),
+        _quiet(),
+    ):
+        yield kept
+
+
+@contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Silences what torch.export and the traced code say; failures are reported as errors of our own."""
     disabled = logging.root.manager.disable
@@ -279,16 +294,22 @@ def trace(
     >>> [op.name for op in trace(nn.Linear(2, 3), torch.zeros(1, 2)).ops]
     ['aten.linear.default']
     """
-    args, kwargs = split_inputs(example_inputs)
+    args, kwargs = split_inputs(copied(example_inputs))
     reads: set[tuple[str, str]] = set()
-    watching = watch_reads(model, reads) if watch else contextlib.nullcontext()
-    try:
-        with _mode(model, training), _plain_masks(), _quiet(), watching:
-            program, left = _export(model, outputs, args, kwargs)
-    except InputError:
-        raise
-    except Exception as error:  # torch.export raises many types, its own and the model's
-        raise _explain(model, example_inputs, training, error) from error
+    # What a cached function computed before would be a constant of the present widths: it computes anew,
+    # unless that cannot be traced.
+    for is_anew in (True, False):
+        watching = watch_reads(model, reads) if watch else contextlib.nullcontext()
+        try:
+            with _running(model, training) as kept, _plain_masks(), watching:
+                is_anew = is_anew and kept.empty_caches()
+                program, left = _export(model, outputs, args, kwargs)
+            break
+        except InputError:
+            raise
+        except Exception as error:  # torch.export raises many types, its own and the model's
+            if not is_anew:
+                raise _explain(model, example_inputs, training, error) from error
     try:
         result = _flatten(program, model, left)
     except torch.fx.experimental.symbolic_shapes.GuardOnDataDependentSymNode as error:
@@ -330,23 +351,26 @@ def _first_line(error: BaseException) -> str:
 
 
 def run_once(model: nn.Module, example_inputs: ExampleInputs, training: bool = False) -> None:
-    """Runs the model's own forward pass and complains if it fails; buffers are put back.
+    """Runs the model's own forward pass and complains if it fails; everything is put back.
 
     Fake tensors let some wrong types of numbers through that real ones do not.
     """
-    args, kwargs = split_inputs(example_inputs)
-    quietly = (_mode(model, training), _quiet(), fixed_random(model), kept_buffers(model))
+    args, kwargs = split_inputs(copied(example_inputs))
     try:
-        with contextlib.ExitStack() as stack, torch.no_grad():
-            for context in quietly:
-                stack.enter_context(context)
-            model(*args, **kwargs)
+        with _running(model, training), torch.no_grad():
+            found = output_tensors(model(*args, **kwargs))
     except Exception as error:
         raise InputError(
             "the model's own forward pass fails on the example inputs: "
             f"{type(error).__name__}: {_first_line(error)}. Pass inputs of the shape, type and device that "
             "the model is trained on."
         ) from error
+    if any(isinstance(t, FakeTensor) for t in found):
+        raise TraceError(
+            f"{type(model).__name__} keeps tensors in a place that cannot be found (a cache outside of its "
+            "modules, classes and files), and tracing left one without values there. Empty that cache "
+            "before the model is used again, and keep such tensors in buffers or attributes."
+        )
 
 
 def _explain(

@@ -59,7 +59,7 @@ class Branches(Contractions):
         self._model, self._units, self._directions = model, units, directions
         self._gates, self._is_new, self._replaced = gates, is_new, replaced or {}
         self._num = 2 if gates is None else 3
-        self._groups, self._examples = job.step.plan.groups, job.step.plan.example_inputs
+        self._groups, self._examples = job.step.plan.groups, job.step.plan.inputs_for(model)
 
     def split_weights(self) -> list[str]:
         """The weights whose rows are units that grow; filters that pass units on are not among them."""

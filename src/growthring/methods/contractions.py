@@ -177,7 +177,7 @@ def understood_calls(method: str, plan: Plan, model: nn.Module) -> dict[str, lis
             )
     twin = searching_twin(model)
     witness = Witness(groups, twin, growing)
-    arguments, named = split_inputs(plan.example_inputs)
+    arguments, named = split_inputs(plan.inputs_for(model))
     with torch.no_grad(), witness:
         twin(*arguments, **named)
     for name, spec in groups.specs.items():

@@ -134,10 +134,12 @@ def _mean_norm(job: Job, group: int, readers: list[Reader]) -> float:
 
 def _refuse_offset(job: Job) -> None:
     """Raises where a unit that writes nothing is read as something: an activation with σ(0) ≠ 0."""
-    arguments, named = split_inputs(job.step.plan.example_inputs)
     with torch.no_grad():
-        before = output_tensors(searching_twin(job.model)(*arguments, **named))
-        after = output_tensors(unborn_twin(job)(*arguments, **named))
+        before, after = (
+            output_tensors(twin(*arguments, **named))
+            for twin in (searching_twin(job.model), unborn_twin(job))
+            for arguments, named in [split_inputs(job.step.plan.inputs_for(job.model))]
+        )
     for a, b in zip(before, after, strict=True):
         if not torch.allclose(a, b, rtol=0.0, atol=1e-3 * float(a.abs().max())):
             raise InputError(

@@ -158,7 +158,7 @@ class _Probe:
 
     def run(self, copies: int) -> Taps:
         taps = Taps(self._job, self._twin, is_cut=True)
-        inputs = split_inputs(self._job.step.plan.example_inputs)
+        inputs = split_inputs(self._job.step.plan.inputs_for(self._twin))
         arguments, named = pytree.tree_map_only(
             Tensor, lambda t: torch.cat([t[:1]] * copies) if t.dim() else t, inputs
         )

@@ -83,8 +83,8 @@ class RingOptimizer(Optimizer):
 
     # What a Grower does with it.
 
-    def bind_rings(self, rings: Mapping[Tensor, ParameterRings]) -> Any:
-        """Tells the optimizer the rings of its parameters; returns what undoes it."""
+    def bind_rings(self, rings: Mapping[Tensor, ParameterRings]) -> None:
+        """Tells the optimizer the rings of its parameters."""
         for group in self.param_groups:
             for name in ("fused", "capturable", "differentiable"):
                 if group.get(name):
@@ -93,7 +93,7 @@ class RingOptimizer(Optimizer):
                         f"cannot know rings. Leave {name} out, or use torch.optim.{type(self).__name__} "
                         "with the Grower, which then only carries its state."
                     )
-        return self._book.bind(rings)
+        self._book.bind(rings)
 
     # Diagnostics.
 

@@ -47,8 +47,8 @@ class RingBook:
         """Stages so far, the seed included."""
         return len(self.births)
 
-    def bind(self, rings: Mapping[Tensor, ParameterRings]) -> Callable[[], None]:
-        """Takes the rings of the optimizer's parameters; returns what undoes it.
+    def bind(self, rings: Mapping[Tensor, ParameterRings]) -> None:
+        """Takes the rings of the optimizer's parameters.
 
         Rings that are new since the last time are born now.
         """
@@ -58,18 +58,12 @@ class RingBook:
                 f"this {type(self._optimizer).__name__} already belongs to a Grower of another model; "
                 "use one optimizer for each."
             )
-        before = (self.rings, list(self.births), self.steps, [list(h) for h in self._history])
+        is_first = not self.rings
         self.rings = {p: rings[p] for p in held}
         count = max((r.num_rings for r in self.rings.values()), default=1)
-        born = 0 if self.num_rings == 1 and not before[0] else self.steps
+        born = 0 if self.num_rings == 1 and is_first else self.steps
         self.births = self.births[:count] + [born] * (count - self.num_rings)
         self._forget()
-
-        def undo() -> None:
-            self.rings, self.births, self.steps, self._history = before
-            self._forget()
-
-        return undo
 
     def tick(self) -> None:
         """Notes the rates of the step that begins; `steps` counts it once `tock` was called."""

@@ -90,22 +90,28 @@ class RingGeometry:
         self, rings: ParameterRings, parameter: Tensor, by_runs: bool | None = None
     ) -> None:
         real = as_real(parameter)
-        axes = [axis.to(real.device) for axis in rings.axes]
+        axes = [
+            axis.cpu() for axis in rings.axes
+        ]  # what is found out about them takes place on the host
         if parameter.is_complex():
-            axes.append(torch.zeros(2, dtype=torch.int64, device=real.device))
-        zero = torch.zeros(1, dtype=torch.int64, device=real.device)
+            axes.append(torch.zeros(2, dtype=torch.int64, device="cpu"))
+        zero = torch.zeros(1, dtype=torch.int64, device="cpu")
         rows = axes[0] if axes else zero
         rest = zero
         for axis in axes[1:]:
             rest = torch.maximum(rest[:, None], axis[None, :]).flatten()
         self.num_rings, self.rows = rings.num_rings, len(rows)
-        self._rows, self._rest = rows, rest
         self.shape = tuple(real.shape)
-        present, self.row_place = torch.unique(rows, return_inverse=True)
-        self.index = torch.maximum(present[:, None], rest[None, :])  # (rings of rows, rest)
+        present, row_place = torch.unique(rows, return_inverse=True)
         self.lengths, run_rings = _runs(rows)
+        self.rest_lengths, rest_rings = _runs(rest)
         place = {ring: i for i, ring in enumerate(present.tolist())}
         self.run_places = [place[ring] for ring in run_rings]
+        rows, rest, present, self.row_place = (
+            t.to(real.device) for t in (rows, rest, present, row_place)
+        )
+        self._rows, self._rest = rows, rest
+        self.index = torch.maximum(present[:, None], rest[None, :])  # (rings of rows, rest)
         is_long = real.numel() >= MIN_RUN_ENTRIES * len(run_rings)
         can = real.device.type == "cpu" and real.is_contiguous() and is_long
         self.by_runs = can if by_runs is None else by_runs and real.is_contiguous()
@@ -114,7 +120,6 @@ class RingGeometry:
         like = torch.empty(0, dtype=wide, device=real.device)
         self.dtype = wide
         self._row_hot = _one_hot(rows, self.num_rings, like)  # (rows, rings)
-        self.rest_lengths, rest_rings = _runs(rest)
         is_plain = real.device.type == "cpu" and real.is_contiguous()
         self._sum_by_runs = is_plain and by_runs is not False and len(rest_rings) <= MAX_RUNS
         if self._sum_by_runs:

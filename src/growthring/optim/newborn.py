@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 import math
+import types
 from collections import OrderedDict, defaultdict
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
+
+from growthring.errors import InputError
 
 _SIZES = (3, 5, 7, 11, 13, 2)
 
@@ -38,6 +41,30 @@ class Newborn:
     fill: float | None
     degree: int
     is_flat: bool = False
+
+
+def check_plain(optimizer: Optimizer) -> None:
+    """Refuses an optimizer that stands for another one, or holds a share of the parameters only."""
+    kind = type(optimizer)
+    if any(c.__name__ == "ZeroRedundancyOptimizer" for c in kind.__mro__):
+        raise InputError(
+            f"{kind.__name__} spreads its state over processes, and growing that is not supported. Use a "
+            "plain torch optimizer on every process."
+        )
+    inner = [
+        n for n, v in vars(optimizer).items() if isinstance(v, Optimizer) and v is not optimizer
+    ]
+    if inner:
+        held = type(getattr(optimizer, inner[0])).__name__
+        raise InputError(
+            f"{kind.__name__} wraps another optimizer ({held}, in its attribute '{inner[0]}') and may keep "
+            f"state of its own, which would not grow. Pass what it wraps: optimizer.{inner[0]}."
+        )
+    for name in ("param_groups", "state"):
+        if name not in vars(optimizer):
+            raise InputError(
+                f"{kind.__name__} has no '{name}' of its own: it stands for another optimizer. Pass that one."
+            )
 
 
 class CannotTell(Exception):
@@ -97,18 +124,25 @@ def newborn_state(
 def _first_state(
     optimizer: Optimizer, group: dict[str, Any], start: Tensor, gradient: Tensor
 ) -> tuple[dict[str, Any], Tensor]:
-    """State and value of a dummy after its first step, by an optimizer that shares nothing it changes."""
+    """State and value of a dummy after its first step, by an optimizer that shares nothing with the real one."""
     dummy = torch.nn.Parameter(start.clone())
-    probe = object.__new__(type(optimizer))
-    for name, value in optimizer.__dict__.items():
-        probe.__dict__[name] = copy.copy(value) if isinstance(value, (dict, list, set)) else value
-    for name in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"):
-        setattr(probe, name, OrderedDict())
-    if "_book" in probe.__dict__:
-        probe._book = type(probe._book)(probe)  # type: ignore[attr-defined]
+    probe: Any = object.__new__(type(optimizer))
+    # A copy of everything that it holds, in which the dummy takes the place of every parameter.
+    memo: dict[int, Any] = {id(optimizer): probe}
+    memo |= {id(p): dummy for each in optimizer.param_groups for p in each["params"]}
+    options = {k: copy.deepcopy(v, memo) for k, v in group.items() if k != "params"}
     quiet = {"weight_decay": 0.0} if "weight_decay" in group else {}
-    probe.param_groups = [{**group, **quiet, "params": [dummy]}]
-    probe.state = defaultdict(dict)
+    memo[id(optimizer.param_groups)] = groups = [{**options, **quiet, "params": [dummy]}]
+    state: defaultdict[Tensor, dict[str, Any]] = defaultdict(dict)
+    memo[id(optimizer.state)] = state
+    for name, value in optimizer.__dict__.items():
+        if name.endswith("_hooks"):
+            probe.__dict__[name] = OrderedDict()
+        elif name == "_book":
+            probe.__dict__[name] = type(value)(probe)
+        elif not isinstance(value, types.MethodType):  # what others put there (schedulers)
+            probe.__dict__[name] = copy.deepcopy(value, memo)
+    probe.__dict__ |= {"param_groups": groups, "state": state}
     step: Any = type(probe).step
     if getattr(step, "hooked", False):  # torch's wrapper, which would run everybody's global hooks
         step = step.__wrapped__
@@ -119,7 +153,7 @@ def _first_state(
         except RuntimeError:  # SparseAdam
             dummy.grad = gradient.to_sparse(1) if gradient.dim() > 1 else gradient.to_sparse()
             step(probe)
-    return dict(probe.state.get(dummy, {})), dummy.detach()
+    return dict(state.get(dummy, {})), dummy.detach()
 
 
 def _degree(still: Tensor, once: Any, twice: Any) -> int:

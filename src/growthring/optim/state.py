@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -47,7 +47,7 @@ def grow_state(
     grown: Mapping[Tensor, Grown],
     num_rings: int,
     unknown: str = "refuse",
-) -> tuple[list[str], Callable[[], None]]:
+) -> list[str]:
     """Grows the state of an optimizer with its parameters; nothing is changed if it raises.
 
     Args:
@@ -57,7 +57,7 @@ def grow_state(
         unknown: "refuse" what nobody knows how to grow, or "reset" the parameter's state.
 
     Returns:
-        Notes for the report, and what undoes it.
+        Notes for the report.
     """
     before = {p: dict(values) for p, values in optimizer.state.items()}
     after: dict[Tensor, dict[str, Any] | None] = {}
@@ -89,27 +89,12 @@ def grow_state(
             optimizer.state[p] = values
     if _is_shared(optimizer):
         optimizer._numel_cache = None  # type: ignore[attr-defined]
-
-    def undo() -> None:
-        optimizer.state.clear()
-        optimizer.state.update(before)
-
     name = type(optimizer).__name__
-    notes = [f"{name}: state of {len(reset)} parameters reset; {reset[0]}"] if reset else []
-    return notes, undo
+    return [f"{name}: state of {len(reset)} parameters reset; {reset[0]}"] if reset else []
 
 
-def drop_state(
-    optimizer: Optimizer, parameters: Iterable[Tensor], undo: list[Callable[[], None]]
-) -> None:
-    """Drops state whose tensors do not fit their parameters any more, and adds to `undo`."""
-    before = dict(optimizer.state)
-
-    def restore() -> None:
-        optimizer.state.clear()
-        optimizer.state.update(before)
-
-    undo.append(restore)
+def drop_state(optimizer: Optimizer, parameters: Iterable[Tensor]) -> None:
+    """Drops state whose tensors do not fit their parameters any more."""
     for p in parameters:
         values = optimizer.state.get(p, {}).values() if p in optimizer.state else ()
         if any(isinstance(v, Tensor) and v.dim() and v.shape != p.shape for v in values):

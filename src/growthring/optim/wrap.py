@@ -14,7 +14,7 @@ from growthring.errors import InputError
 from growthring.optim.base import RingOptimizer
 from growthring.optim.book import RingBook, buckets
 from growthring.optim.geometry import as_real
-from growthring.optim.newborn import CannotTell, newborn_state
+from growthring.optim.newborn import CannotTell, check_plain, newborn_state
 from growthring.optim.options import (
     RingOptions,
     check_options,
@@ -50,6 +50,7 @@ def with_rings(optimizer: AnyOptimizer, **rings: Unpack[RingOptions]) -> AnyOpti
         raise InputError(
             f"{type(optimizer).__name__} of gr.optim knows rings; pass it the options."
         )
+    check_plain(optimizer)
     if book_of(optimizer) is not None:
         raise InputError(f"this {type(optimizer).__name__} has rings already.")
     options = complete(rings, {})

@@ -198,7 +198,7 @@ class Trainer:
             found = self.plan.as_dict()
             full = found["flops"][-1]
             if self.recipe.small:
-                full = footprint(self._full_model, self.plan.example_inputs).flops
+                full = footprint(self._full_model, self.plan.inputs_for(self._full_model)).flops
             self._costs = {**found, "full_flops": full}
         return self._costs
 

@@ -1,0 +1,172 @@
+"""The state that a model's code holds: classes, globals that functions name, closures, cached results.
+
+Which methods and globals matter is read from the names in the code: from every `forward` on, whatever
+it could call by a name is followed, except into libraries.
+"""
+
+from __future__ import annotations
+
+import dis
+import enum
+import functools
+import gc
+import sys
+import types
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from torch import nn
+
+from growthring.graph.restore import (
+    CONSTANT,
+    MISSING,
+    contents,
+    restore_cell,
+    restore_entry,
+)
+
+_LIBRARIES = {
+    *sys.stdlib_module_names,
+    "builtins",
+    "torch",
+    "numpy",
+    "sympy",
+    "pytest",
+    "_pytest",
+} - {"__main__"}
+_STORE_GLOBAL = dis.opmap["STORE_GLOBAL"]
+_METHODS = (
+    types.FunctionType, property, staticmethod, classmethod, functools.cached_property,
+    functools._lru_cache_wrapper,
+)  # fmt: skip
+
+
+class Code:
+    """Follows functions, classes and cached functions.
+
+    Args:
+        back: where to add what restores them.
+
+    Attributes:
+        caches: the results that cached functions keep, by function.
+    """
+
+    KINDS = (types.FunctionType, type, functools._lru_cache_wrapper)
+
+    def __init__(self, back: list[Callable[[], None]]) -> None:
+        self._back = back
+        self._names: set[str] = set()  # that the code refers to
+        self._waiting: dict[str, list[Any]] = {}  # methods that nothing has referred to yet
+        self.caches: list[dict[Any, Any]] = []
+
+    def visit(self, item: Any) -> Iterable[Any]:
+        """Notes how to restore one of `KINDS`; returns what it refers to."""
+        if isinstance(item, type):
+            return self._class(item)
+        if isinstance(item, functools._lru_cache_wrapper):
+            return self._cache(item)
+        is_foreign = is_library(item.__globals__.get("__name__"))
+        if is_foreign and is_library(item.__module__):
+            return ()
+        found = [item.__defaults__, item.__kwdefaults__, item.__dict__]
+        for cell in item.__closure__ or ():
+            found.append(contents(cell))
+            self._back.append(functools.partial(restore_cell, cell, found[-1]))
+        if is_foreign:  # a library's wrapper around a function of the model
+            return found
+        names = set(_names(item.__code__))
+        for name in names - self._names:
+            found += self._waiting.pop(name, ())
+        self._names |= names
+        found += self._named(item.__globals__, names, _makes_globals(item.__code__))
+        for value in list(found):
+            if isinstance(value, types.ModuleType) and not is_library(value.__name__):
+                found += self._named(vars(value), names, False)
+        return found
+
+    def _named(self, scope: dict[str, Any], names: Iterable[str], may_add: bool) -> list[Any]:
+        found = []
+        for name in names:
+            value = scope.get(name, MISSING)
+            if isinstance(value, CONSTANT) or (value is MISSING and not may_add):
+                if value is not MISSING:
+                    found.append(value)
+                continue
+            self._back.append(functools.partial(restore_entry, scope, name, value))
+            found.append(value)
+        return found
+
+    def _class(self, item: type) -> Iterable[Any]:
+        if is_library(item.__module__) or issubclass(item, enum.Enum):
+            return ()
+        kept = {k: v for k, v in vars(item).items() if k not in ("__dict__", "__weakref__")}
+
+        def back() -> None:
+            for name in [n for n in vars(item) if n not in kept and not n.startswith("__")]:
+                delattr(item, name)
+            for name, value in kept.items():
+                if vars(item).get(name, MISSING) is not value:
+                    setattr(item, name, value)
+
+        self._back.append(back)
+        found = list(item.__bases__)
+        for name, value in kept.items():
+            if not isinstance(value, _METHODS) or self._may_run(item, name):
+                found.append(value)
+            else:
+                self._waiting.setdefault(name, []).append(value)
+        return found
+
+    def _may_run(self, owner: type, name: str) -> bool:
+        """Whether something refers to a method of a class, or Python itself calls it."""
+        if name in self._names or name == "forward":
+            return True
+        is_built = issubclass(owner, nn.Module) and name in ("__init__", "__init_subclass__")
+        return name.startswith("__") and not is_built
+
+    def _cache(self, item: Any) -> Iterable[Any]:
+        """A cached function: results that are new are forgotten again."""
+        cache = next(
+            d for d in gc.get_referents(item) if isinstance(d, dict) and d is not item.__dict__
+        )
+        self.caches.append(cache)
+        # in a bounded cache the results are in links, which are used again for other results
+        kept = {key: (value, _results(value)) for key, value in cache.items()}
+
+        def back() -> None:
+            for key in [k for k, v in cache.items() if k not in kept or kept[k][0] is not v]:
+                del cache[key]
+            for key, (value, results) in kept.items():
+                if key not in cache and all(
+                    a is b for a, b in zip(_results(value), results, strict=True)
+                ):
+                    cache[key] = value
+
+        self._back.append(back)
+        results = [r for _, found in kept.values() for r in found]
+        return [item.__wrapped__, *results]
+
+
+def _results(value: Any) -> list[Any]:
+    """What an entry of a cache holds, whichever kind of cache it is."""
+    if type(value).__name__ != "_lru_list_elem":
+        return [value]
+    return [r for r in gc.get_referents(value) if not isinstance(r, type)]
+
+
+def is_library(module: str | None) -> bool:
+    """Whether a module is part of Python, torch or another package that holds no state of a model."""
+    return (module or "builtins").partition(".")[0] in _LIBRARIES
+
+
+def _names(code: types.CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names(constant)
+
+
+def _makes_globals(code: types.CodeType) -> bool:
+    """Whether a function binds a global name, perhaps a new one."""
+    inner = (c for c in code.co_consts if isinstance(c, types.CodeType))
+    return _STORE_GLOBAL in code.co_code[::2] or any(map(_makes_globals, inner))

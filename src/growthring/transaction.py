@@ -1,0 +1,34 @@
+"""All or nothing: an action that an error or an interrupt takes back entirely."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import torch
+
+from growthring.graph.running import generators, own_settings
+from growthring.graph.snapshot import Snapshot
+
+Result = TypeVar("Result")
+
+
+def all_or_nothing(roots: Iterable[Any], act: Callable[[], Result]) -> Result:
+    """What `act` returns; if it raises, or Ctrl-C stops it at any line, the roots are exactly as they were.
+
+    What there is was noted before anything happens, so nothing depends on how far `act` came. It has to
+    replace tensors, not to write into them.
+
+    Args:
+        roots: modules, optimizers, generators, dicts and plain objects that `act` changes.
+        act: does it, under settings of our own.
+    """
+    dtype = torch.get_default_dtype()
+    kept = Snapshot([*roots, *generators()], values=False, code=False)
+    try:
+        with own_settings():
+            return act()
+    except BaseException:
+        kept.restore()
+        torch.set_default_dtype(dtype)
+        raise

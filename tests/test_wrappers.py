@@ -1,0 +1,321 @@
+"""What spreads a model over processes, or wraps its optimizer: refused by name, or stopped when it is stale."""
+
+import contextlib
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+from torch import distributed as dist, multiprocessing, nn
+from torch.nn.parallel import DistributedDataParallel
+
+import growthring as gr
+from growthring.errors import GrowthStepError, InputError, UnsupportedModelError
+from growthring.optim.newborn import newborn_state
+
+X = torch.randn(4, 4, generator=torch.Generator().manual_seed(0))
+
+
+def net():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+
+
+@pytest.fixture
+def one_process(tmp_path):
+    """A process group of one."""
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+# DistributedDataParallel: grow the plain module, wrap it again.
+
+STALE = r"this DistributedDataParallel is older than the last growth.*drift apart.*DistributedDataParallel\(model\)"
+
+
+def two_ranks(rank, folder):
+    """Two processes with other data each: equal weights as long as DDP averages."""
+    dist.init_process_group("gloo", init_method=f"file://{folder}/group", rank=rank, world_size=2)
+    plan = gr.plan(net(), X, stages=2, start=0.5)
+    model = plan.build_seed()
+    optimizer = gr.optim.SGD(model.parameters(), lr=0.1)
+    grower = gr.Grower(model, plan, optimizer, generator=torch.Generator().manual_seed(rank))
+    ddp = DistributedDataParallel(model)
+
+    def train(wrapped):
+        for k in range(2):
+            x = torch.randn(4, 4, generator=torch.Generator().manual_seed(10 * rank + k))
+            optimizer.zero_grad()
+            wrapped(x).square().mean().backward()
+            optimizer.step()
+
+    def same():
+        flat = torch.cat([p.detach().flatten() for p in model.parameters()])
+        everyone = [torch.empty_like(flat) for _ in range(2)]
+        dist.all_gather(everyone, flat)
+        return torch.equal(*everyone)
+
+    train(ddp)
+    assert same()
+    for fails in (True, False):
+        with pytest.MonkeyPatch.context() as patch:
+            if fails:
+                patch.setattr(grower, "_grow_optimizers", lambda *_: 1 / 0)
+            with (
+                pytest.raises(GrowthStepError, match="as they were")
+                if fails
+                else contextlib.nullcontext()
+            ):
+                grower.grow()
+        with pytest.raises(GrowthStepError, match=STALE):
+            ddp(X)
+        ddp = DistributedDataParallel(model)
+        train(ddp)
+        assert same()
+    Path(folder, f"done{rank}").touch()
+    dist.destroy_process_group()
+
+
+def test_a_stale_ddp_refuses_to_run(tmp_path):
+    multiprocessing.spawn(two_ranks, (str(tmp_path),), nprocs=2)
+    assert len(list(tmp_path.glob("done*"))) == 2
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_wrappers_are_found_however_they_hold_the_model(one_process, depth):
+    plan = gr.plan(net(), X, stages=2, start=0.5)
+    model = plan.build_seed()
+    held = nn.Sequential(model) if depth else model
+    ddp, other = DistributedDataParallel(held), DistributedDataParallel(nn.Linear(4, 2))
+    grower = gr.Grower(model, plan)
+    ddp(X)
+    with pytest.raises(
+        UnsupportedModelError, match=r"DistributedDataParallel.*model.module.*wrap it again"
+    ):
+        gr.Grower(ddp, plan)
+    grower.grow()
+    for _ in range(2):
+        with pytest.raises(GrowthStepError, match=STALE):
+            ddp(X)
+    other(X)
+    assert len(ddp._forward_pre_hooks) == 1
+    DistributedDataParallel(held)(X).sum().backward()
+
+
+def test_loading_makes_a_ddp_stale_too(one_process):
+    plan = gr.plan(net(), X, stages=2, start=0.5)
+    first, model = gr.Grower(plan.build_seed(), plan), plan.build_seed()
+    first.grow()
+    ddp = DistributedDataParallel(model)
+    gr.Grower(model, plan).load_state_dict(first.state_dict())
+    with pytest.raises(GrowthStepError, match=STALE):
+        ddp(X)
+
+
+# Sharded models.
+
+
+def test_fully_shard_is_refused(one_process):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (1,))
+    plan = gr.plan(net(), X, stages=2, start=0.5)
+    model = plan.build_seed()
+    grower = gr.Grower(model, plan)
+    fully_shard(model, mesh=mesh)
+    text = r"the model is sharded by fully_shard\. Grow the plain module on every process"
+    for act in (grower.grow, lambda: gr.Grower(model, plan), lambda: gr.plan(model, X)):
+        with pytest.raises(UnsupportedModelError, match=text):
+            act()
+
+
+def test_distributed_tensors_are_refused(one_process):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import distribute_tensor
+
+    mesh = init_device_mesh("cpu", (1,))
+    plan = gr.plan(net(), X, stages=2, start=0.5)
+    model = plan.build_seed()
+    grower = gr.Grower(model, plan)
+    model[0].weight = nn.Parameter(distribute_tensor(model[0].weight.detach(), mesh))
+    text = r"parameter '0.weight' is a DTensor, a tensor made of others.*Grow the plain module"
+    for act in (grower.grow, lambda: gr.Grower(model, plan), lambda: gr.plan(model, X)):
+        with pytest.raises(UnsupportedModelError, match=text):
+            act()
+
+
+@pytest.mark.parametrize("keeps_parameters", [True, False])
+def test_fsdp_is_refused(one_process, keeps_parameters):
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    plan = gr.plan(net(), X, stages=2, start=0.5)
+    model = plan.build_seed()
+    grower = gr.Grower(model, plan)
+    wrapped = FullyShardedDataParallel(
+        model, use_orig_params=keeps_parameters, device_id=torch.device("cpu")
+    )
+    with pytest.raises(
+        UnsupportedModelError, match=r"the model is sharded by FullyShardedDataParallel"
+    ):
+        gr.plan(wrapped, X)
+    text = (
+        r"the model is held by a FullyShardedDataParallel, which shards it\. Grow the plain module"
+    )
+    for act in (lambda: gr.Grower(model, plan), grower.grow):
+        with pytest.raises(gr.GrowthError, match=text):
+            act()
+
+
+def test_deepspeed_is_refused():
+    model = net()
+    model[0].weight.ds_id = 3
+    with pytest.raises(
+        UnsupportedModelError, match=r"parameter '0.weight' is sharded by DeepSpeed"
+    ):
+        gr.plan(model, X)
+
+
+# Optimizers that wrap others.
+
+
+class Wrapping(torch.optim.Optimizer):
+    """As Accelerate's: everything is that of the optimizer inside."""
+
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
+
+    @property
+    def state(self):
+        return self.optimizer.state
+
+    @state.setter
+    def state(self, state):
+        self.optimizer.state = state
+
+    @property
+    def param_groups(self):
+        return self.optimizer.param_groups
+
+    @param_groups.setter
+    def param_groups(self, groups):
+        self.optimizer.param_groups = groups
+
+    @property
+    def defaults(self):
+        return self.optimizer.defaults
+
+    def step(self, closure=None):
+        return self.optimizer.step(closure)
+
+
+class Lookahead(torch.optim.Optimizer):
+    """Slow weights of its own around another optimizer."""
+
+    def __init__(self, inner):
+        self.inner = inner
+        super().__init__([p for g in inner.param_groups for p in g["params"]], {"lr": 0.1})
+
+
+class Hidden(Wrapping):
+    """Wraps without an attribute that shows it."""
+
+    def __init__(self, optimizer):
+        self.held = [optimizer]
+
+    optimizer = property(lambda self: self.held[0])
+
+
+def real_accelerated(optimizer):
+    from tests.third_party import import_or_skip
+
+    return import_or_skip("accelerate").Accelerator(cpu=True).prepare_optimizer(optimizer)
+
+
+WRAPPERS = {
+    "accelerated": (Wrapping, r"Wrapping wraps another optimizer \(SGD, in its attribute 'optimizer'\)"),
+    "lookahead": (Lookahead, r"Lookahead wraps another optimizer \(SGD, .*optimizer.inner"),
+    "hidden": (Hidden, r"Hidden has no 'param_groups' of its own: it stands for another optimizer. Pass that one"),
+    "accelerate": (real_accelerated, r"AcceleratedOptimizer wraps another optimizer.*optimizer.optimizer"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRAPPERS)
+def test_an_optimizer_that_wraps_another_is_refused_and_nothing_of_it_changes(name):
+    make, text = WRAPPERS[name]
+    plan = gr.plan(net(), X, stages=2, start=0.5)
+    model = plan.build_seed()
+    inner = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    wrapping = make(inner)
+    groups, held = inner.param_groups, [list(g["params"]) for g in inner.param_groups]
+    for act in (lambda: gr.Grower(model, plan, wrapping), lambda: gr.optim.with_rings(wrapping)):
+        with pytest.raises(InputError, match=text):
+            act()
+    assert inner.param_groups is groups
+    assert all(
+        a is b
+        for g, ps in zip(groups, held, strict=True)
+        for a, b in zip(g["params"], ps, strict=True)
+    )
+    grower = gr.Grower(model, plan, inner)  # the way out
+    grower.grow()
+    model(X).sum().backward()
+    before = copy.deepcopy(model.state_dict())
+    inner.step()
+    assert not torch.equal(before["0.weight"], model[0].weight)
+
+
+def test_zero_redundancy_is_refused(one_process):
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    plan = gr.plan(net(), X, stages=2, start=0.5)
+    model = plan.build_seed()
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=0.1)
+    for act in (lambda: gr.Grower(model, plan, optimizer), lambda: gr.optim.with_rings(optimizer)):
+        with pytest.raises(
+            InputError, match=r"ZeroRedundancyOptimizer spreads its state over processes"
+        ):
+            act()
+
+
+# The question what a new parameter gets is put to a copy that shares nothing.
+
+
+class Own(torch.optim.SGD):
+    """Keeps parameters, settings and counts outside of groups and state, and changes all of them in `step`."""
+
+    def __init__(self, params, **options):
+        super().__init__(params, **options)
+        self.mine = [p for g in self.param_groups for p in g["params"]]
+        self.count, self.table, self.buffer = [0], {"steps": {"n": 0}}, torch.zeros(2)
+
+    def step(self, closure=None):
+        self.count[0] += 1
+        self.table["steps"]["n"] += 1
+        self.buffer += 1
+        self.defaults["seen"] = True
+        for group in self.param_groups:
+            group["nested"]["n"] += 1
+        with torch.no_grad():
+            for p in self.mine:
+                p.add_(1.0)
+        return super().step(closure)
+
+
+def test_asking_for_the_state_of_a_new_parameter_touches_nothing():
+    model = net()
+    optimizer = Own(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer.param_groups[0]["nested"] = {"n": 0}
+    model(X).sum().backward()
+    before = copy.deepcopy(model.state_dict())
+    found = newborn_state(optimizer, optimizer.param_groups[0], model[0].weight)
+    assert found["momentum_buffer"].degree in (0, 1)
+    assert (optimizer.count, optimizer.table, optimizer.buffer.tolist()) == (
+        [0],
+        {"steps": {"n": 0}},
+        [0, 0],
+    )
+    assert optimizer.param_groups[0]["nested"] == {"n": 0} and "seen" not in optimizer.defaults
+    assert not optimizer.state
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
