@@ -13,12 +13,8 @@ from torch import nn
 from growthring.core.axes import Layout
 from growthring.core.widen import formatted, widen_constant
 from growthring.fading import Fades
-from growthring.graph.skeleton import (
-    adopt_attributes,
-    follow_attributes,
-    named_tensors,
-    set_data,
-)
+from growthring.graph.follow import adopt_attributes, follow_attributes
+from growthring.graph.skeleton import named_tensors, set_data
 from growthring.methods.base import Step
 from growthring.plan import Plan, call_build
 
@@ -78,8 +74,11 @@ class Body:
         plan = self.plan
         if plan.build is None:
             return follow_attributes(self.module, plan.groups.attributes, step.before, step.after)
-        named = {g.name: step.after[g.key] for g in plan.groups.growable}
-        return adopt_attributes(self.module, call_build(plan.build, named))
+        old, new = (
+            call_build(plan.build, {g.name: widths[g.key] for g in plan.groups.growable})
+            for widths in (step.before, step.after)
+        )
+        return adopt_attributes(self.module, old, new)
 
 
 def undo_all(actions: Undo) -> None:

@@ -18,8 +18,9 @@ from growthring.costs import Footprint, footprint, seconds_per_step
 from growthring.errors import InputError, PlanError
 from growthring.graph.analysis import Build
 from growthring.graph.check import check_finite
+from growthring.graph.follow import follow_attributes
 from growthring.graph.groups import TensorSpec, WidthGroups
-from growthring.graph.skeleton import copy_with, empty_copy, follow_attributes, named_tensors
+from growthring.graph.skeleton import copy_with, empty_copy, named_tensors
 from growthring.graph.trace import ExampleInputs
 from growthring.schedule import whole
 

@@ -133,7 +133,7 @@ def plan(
     explicit = _explicit(groups, widths, stages)
     settings = replace(settings, explicit=explicit)
     steps = settings.widths(groups, growth)
-    notes = _rounding_notes(groups, round_to)
+    notes = [*groups.notes, *_rounding_notes(groups, round_to)]
     unused = [n for n, _ in model.named_parameters() if n not in groups.specs]
     if unused:
         notes.append(
@@ -199,7 +199,7 @@ def _at(groups: WidthGroups, fraction: float, round_to: int) -> dict[int, int]:
     full, growing = groups.full_widths, [g.key for g in groups.growable]
     if fraction == 1:
         return full
-    return full | stage_widths(groups.spans, full, growing, fraction, round_to)
+    return full | stage_widths(groups.spans, full, growing, fraction, round_to, groups.units)
 
 
 @dataclass(frozen=True)
@@ -221,7 +221,7 @@ class _Settings:
         steps = [_at(groups, fraction, self.round_to) for fraction in fractions]
         if self.schedule == "recursive" and growth is not None:
             full, growing = groups.full_widths, [g.key for g in groups.growable]
-            for together in steps_of(groups.spans, full, growing, self.round_to):
+            for together in steps_of(groups.spans, full, growing, self.round_to, groups.units):
                 first = together.groups[0]
                 row = recursive_widths(
                     steps[0][first], full[first], self.stages, growth, self.round_to
@@ -394,7 +394,8 @@ def _rounding_notes(groups: WidthGroups, round_to: int) -> list[str]:
     notes = []
     names = {g.key: g.name for g in groups}
     full = groups.full_widths
-    for steps in steps_of(groups.spans, full, [g.key for g in groups.growable], round_to):
+    growing = [g.key for g in groups.growable]
+    for steps in steps_of(groups.spans, full, growing, round_to, groups.units):
         for key in steps.groups:
             unit = full[key] * steps.step // steps.count
             if unit > round_to:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import functools
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
@@ -12,18 +13,25 @@ from torch import nn
 
 from growthring.core.axes import Axis, Concat, Fixed, Product, Ref, refs
 from growthring.errors import InputError, WidthGroupError
-from growthring.graph.fit import Fit, Probe
-from growthring.graph.groups import Member, TensorSpec, WidthGroup, WidthGroups, describe
+from growthring.graph.candidates import alike
+from growthring.graph.compare import Probe
+from growthring.graph.fit import Fit
+from growthring.graph.follow import Attributes, Scaled
+from growthring.graph.groups import Law, Member, TensorSpec, WidthGroup, WidthGroups, describe
+from growthring.graph.places import Place
 from growthring.graph.recognise import NormFormula
 from growthring.graph.rules import Walk
 from growthring.graph.rules.walk import Use
 from growthring.graph.scales import Scales
-from growthring.graph.sizes import spans_of, stage_widths
+from growthring.graph.sizes import in_proportion, in_sets, probe_widths, spans_of
 from growthring.graph.skeleton import handled_attributes, named_tensors
-from growthring.graph.trace import ExampleInputs, Trace
+from growthring.graph.trace import ExampleInputs, Op, Trace
 from growthring.graph.unify import Reason, Unifier
 
 Heads = Literal["auto", "size", "count"]
+# Which widths move together: none, those of the layers of a stack, those whose sizes are equal somewhere, or all
+# in one proportion.
+Tie = Literal["apart", "alike", "equal", "proportional"]
 Build = Callable[[dict[str, int]], nn.Module]
 
 
@@ -48,6 +56,7 @@ class Analysis:
             self.walks.append(walk)
             first_op += len(t.ops)
         self.passed_over: dict[int, Reason] = {}
+        self.unit = 1  # of which every width is a multiple, as far as its full width is
         self._join_uses()
         self._unlabel()
         self._freeze_buffers()
@@ -226,13 +235,27 @@ class Analysis:
                 for ref in group:
                     self.passed_over[ref.group] = Reason("factor", text)
 
-    def attributes(self) -> dict[tuple[str, str], tuple[Axis, ...]]:
+    def attributes(self) -> dict[Place, tuple[Axis, ...] | Scaled]:
         """Attributes known from operator rules and from handlers."""
-        found: dict[tuple[str, str], tuple[Axis, ...]] = {}
+        found: dict[Place, tuple[Axis, ...] | Scaled] = {}
         for walk in self.walks:
             for key, axes in walk.attributes.items():
                 found[key] = tuple(self.unifier.resolve(a) for a in axes)
         return found | dict(handled_attributes(self.model, self._specs()))
+
+    def spans(self, growing: Sequence[int], tie: Tie) -> tuple[Axis, ...]:
+        """The spans of equal size, which move together."""
+        if tie == "apart":
+            return ()
+        full = {g: self.unifier.size(Ref(g)) for g in growing}
+        if tie == "alike":
+            sets: dict[tuple[str, int], list[int]] = {}
+            for group in self._groups(self._specs()):
+                if group.key in full:
+                    sets.setdefault((alike(group.name), group.width), []).append(group.key)
+            return tuple(in_sets(full, sets.values()))
+        found = spans_of(self._specs().values(), growing)
+        return (*found, *in_proportion(full, growing)) if tie == "proportional" else tuple(found)
 
     def probe(
         self,
@@ -240,10 +263,12 @@ class Analysis:
         modes: Sequence[bool],
         outputs: Sequence[str] | None,
         growing: Sequence[int],
-        tied: bool,
+        tie: Tie,
         build: Build | None,
+        variation: int = 0,
+        more: Attributes | None = None,
     ) -> Probe:
-        """The widths to try the model's code at: about half; untied, what equals a product is set apart from it."""
+        """The widths to try the model's code at; what need not move together shrinks by different amounts."""
         specs = self._specs()
         keys = {ref.group for s in specs.values() for axis in s.axes for ref in refs(axis)}
         full = Sizes(self.unifier)
@@ -251,18 +276,31 @@ class Analysis:
         small = Sizes(self.unifier)
         small.update(full)
         spans = spans_of(specs.values(), growing)
-        if tied:
-            small.update(stage_widths(spans, full, growing, 0.5, 1))
-        else:
-            factors = {r.group for axis in spans if isinstance(axis, Product) for r in refs(axis)}
-            for fraction, chosen in ((0.5, factors), (0.75, set(growing) - factors)):
-                small.update(
-                    stage_widths((), full, [g for g in growing if g in chosen], fraction, 1)
-                )
-        probe = Probe(
-            self.model, inputs, outputs, self.walks, modes, self.norms, specs, full, small
+        factors = {r.group for axis in spans if isinstance(axis, Product) for r in refs(axis)}
+        small.update(
+            probe_widths(
+                self.spans(growing, tie),
+                full,
+                growing,
+                factors if tie in ("apart", "alike") else (),
+                variation,
+                self.units(growing),
+            )
         )
+        probe = Probe(
+            self.model, inputs, outputs, self.walks, modes, self.norms, specs, full, small,
+            {**(more or {}), **self.attributes()},
+        )  # fmt: skip
         return self.at(probe, small, build)
+
+    def units(self, growing: Sequence[int]) -> dict[int, int]:
+        """What the width of each group is a multiple of."""
+        return {g: math.gcd(self.unit, self.unifier.size(Ref(g))) for g in growing}
+
+    def operator(self, index: int) -> Op:
+        """An operator by its number over all traces."""
+        walk = next(w for w in reversed(self.walks) if w.first_op <= index)
+        return walk.trace.ops[index - walk.first_op]
 
     def at(self, probe: Probe, small: Mapping[int, int], build: Build | None) -> Probe:
         """The same probe at other widths."""
@@ -296,7 +334,7 @@ class Analysis:
             groups.append(WidthGroup(key, names[key], width, listed, self.frozen(key)))
         return sorted(groups, key=lambda g: not g.grows)
 
-    def result(self, fitted: Fit, tied: bool) -> WidthGroups:
+    def result(self, fitted: Fit, laws: Mapping[int, Law], tie: Tie) -> WidthGroups:
         """The finished groups; raises if nothing can grow."""
         self.choose()
         specs = self._specs()
@@ -326,12 +364,21 @@ class Analysis:
             self.scales.count,
             tuple(unique.values()),
             self.norms,
-            {k: tuple(self._known(a, keys) for a in axes) for k, axes in fitted.attributes.items()},
-            fitted.laws,
-            tuple(spans_of(specs.values(), growing)) if tied else (),
+            {place: self._known_rule(rule, keys) for place, rule in fitted.attributes.items()},
+            laws,
+            self.spans(growing, tie),
             max(w.trace.precision for w in walks),
             unknown,
+            tuple(fitted.notes),
+            self.units(growing),
         )
+
+    def _known_rule(
+        self, rule: tuple[Axis, ...] | Scaled, keys: set[int]
+    ) -> tuple[Axis, ...] | Scaled:
+        if isinstance(rule, Scaled):
+            return replace(rule, axis=self._known(rule.axis, keys))
+        return tuple(self._known(axis, keys) for axis in rule)
 
 
 class Sizes(dict[int, int]):

@@ -10,6 +10,7 @@ from typing import Any
 from growthring.core.axes import Axis, Concat, Fixed, Product, Ref, refs, size
 from growthring.core.variance import Record
 from growthring.errors import WidthGroupError
+from growthring.graph.follow import Attributes, Scaled
 from growthring.graph.recognise import NormFormula
 from growthring.graph.rules.walk import Statistics
 from growthring.graph.unify import Reason
@@ -132,6 +133,8 @@ class WidthGroups(Sequence[WidthGroup]):
         spans: segments of axes that hold one growing width; equal sizes stay equal.
         precision: machine epsilon of the coarsest floating-point type the model computes in.
         unknown: operators without a rule, and a module that uses each.
+        notes: what was decided on attributes that hold a width's number.
+        units: groups whose width must be a multiple of a number.
     """
 
     model_type: str
@@ -141,11 +144,13 @@ class WidthGroups(Sequence[WidthGroup]):
     scale_count: int
     statistics: Sequence[Statistics]
     norms: Mapping[str, NormFormula]
-    attributes: Mapping[tuple[str, str], tuple[Axis, ...]]
+    attributes: Attributes
     laws: Mapping[int, Law]
     spans: Sequence[Axis]
     precision: float
     unknown: Mapping[str, str] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+    units: Mapping[int, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.groups)
@@ -195,10 +200,11 @@ class WidthGroups(Sequence[WidthGroup]):
             "fading_norms": [s.module for s in self.statistics if self._moves(s.axis)],
             "attributes": [
                 f"{module}.{name}".lstrip(".")
-                for (module, name), axes in self.attributes.items()
-                if any(self._moves(a) for a in axes)
+                for (module, name), rule in self.attributes.items()
+                if any(self._moves(a) for a in ((rule.axis,) if isinstance(rule, Scaled) else rule))
             ],
             "operators_without_rule": dict(self.unknown),
+            "notes": list(self.notes),
         }
 
     def _moves(self, axis: Axis) -> bool:
@@ -254,4 +260,6 @@ def explain(groups: WidthGroups) -> str:
     if groups.unknown:
         lines += ["", "OPERATORS WITHOUT A RULE (everything that touches them is frozen)"]
         lines += [f"  {name} in '{module or '(model)'}'" for name, module in groups.unknown.items()]
+    if groups.notes:
+        lines += ["", "NOTES", *(f"  {note}" for note in groups.notes)]
     return "\n".join(lines)
