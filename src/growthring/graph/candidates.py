@@ -149,10 +149,11 @@ def groups_of(probe: Probe, places: Iterable[Place]) -> list[list[Place]]:
 def worth_trying(
     probe: Probe, path: str, candidates: Candidates, known: Mapping[Place, object]
 ) -> Iterator[dict[Place, Sizes]]:
-    """Attributes to add after a failure in a module: its own, all at once and one by one, then its parents'.
+    """Attributes to add after a failure in a module: its own, all at once and one by one, its parents', any other.
 
     The same attribute of every module of that class is tried together: a stack of layers fails as one.
     """
+    start = path
     while True:
         kind = type(probe.model.get_submodule(path))
         same = [p for p in candidates.options if type(probe.model.get_submodule(p[0])) is kind]
@@ -169,5 +170,9 @@ def worth_trying(
                     for place in (*chosen, *all_alike)
                 }
         if path == "":
-            return
+            break
         path = path.rpartition(".")[0]
+    # What it was given may be of the wrong size.
+    others = [p for p in candidates.options if p not in known and not inside(start, p[0])]
+    for group in reversed(groups_of(probe, others)):
+        yield {place: candidates.options[place][0] for place in group}

@@ -45,6 +45,7 @@ class Failure:
     module: str
     text: str
     axes: tuple[Axis, ...] = ()
+    number: int | None = None  # of the operator whose numbers changed
 
 
 @dataclass(frozen=True)
@@ -80,10 +81,10 @@ def compare(
     for i, (op, twin) in enumerate(zip(walk.trace.ops, found.ops, strict=False)):
         index = walk.first_op + i
 
-        def failure(text: str, op: Op = op, i: int = i) -> Failure:
+        def failure(text: str, op: Op = op, i: int = i, number: int | None = None) -> Failure:
             values = [v for v in (*op.inputs(), *op.outputs) if v in walk.infos]
             axes = [a for v in values for a in probe.axes(walk, v)]
-            return Failure((1, i, 0), op.module, text, tuple(axes))
+            return Failure((1, i, 0), op.module, text, tuple(axes), number)
 
         if op.name != twin.name or len(op.outputs) != len(twin.outputs):
             return failure(f"at another width '{op.module}' runs {twin.name} instead of {op.name}")
@@ -100,10 +101,9 @@ def compare(
         if op.outputs and all(v in old_constants for v in op.outputs):
             continue  # a number in the making; what matters is who uses it
         old, new = _Numbers(op, old_constants), _Numbers(twin, new_constants)
+        unknown = f"{op.where()} uses a number that changes with a width in an unknown way"
         if old.others != new.others:
-            return failure(
-                f"{op.where()} uses a number that changes with a width in an unknown way"
-            )
+            return failure(unknown, number=index)
         if is_default_attention(op):
             width = walk.unifier.resolve(walk.infos[op.args[0]].axes[-1])
             if probe.changes(width):
@@ -111,9 +111,7 @@ def compare(
         elif old.factor != new.factor:
             fitting = _laws(probe, walk, op, old, new)
             if not fitting:
-                return failure(
-                    f"{op.where()} uses a number that changes with a width in an unknown way"
-                )
+                return failure(unknown, number=index)
             laws[index] = fitting
     if len(walk.trace.ops) != len(found.ops):
         ran = found.ops[len(walk.trace.ops) :] or walk.trace.ops[len(found.ops) :]
@@ -133,6 +131,9 @@ def fold(trace: Trace) -> dict[Value, torch.Tensor]:
         base = op.name.split(".")[1] if op.name.count(".") > 1 else ""
         inputs = list(op.inputs())
         makes = base in ("full", "scalar_tensor", "ones", "zeros")
+        if base == "detach_" and inputs[0] in known:  # torch.tensor(...) does so
+            known[op.outputs[0]] = known[inputs[0]]
+            continue
         if base.endswith("_"):  # in place: from here on nobody knows
             for value in inputs[:1]:
                 known.pop(value, None)
@@ -244,10 +245,10 @@ def _same_tensors(trace: Trace, op: Op, found: Trace, twin: Op) -> bool:
 
 
 def _laws(probe: Probe, walk: Walk, op: Op, old: _Numbers, new: _Numbers) -> tuple[Law, ...]:
-    """All laws of axes nearby that explain how the factor changed, the nearest axis first."""
+    """All laws that explain how the factor changed, the nearest axis first."""
     if old.factor is None or new.factor is None or old.factor * new.factor <= 0:
         return ()
-    if math.isinf(old.factor * new.factor):
+    if math.isinf(old.factor * new.factor) or _scales_a_weight(walk, op):
         return ()
     change = math.log(old.factor / new.factor)
     tolerance = max(_LEAST_TOLERANCE, 4 * old.eps, 4 * new.eps)
@@ -260,6 +261,17 @@ def _laws(probe: Probe, walk: Walk, op: Op, old: _Numbers, new: _Numbers) -> tup
     return tuple(found)
 
 
+def _scales_a_weight(walk: Walk, op: Op) -> bool:
+    """Whether the factor is on a weight or bias itself, whose own rescaling is not the place to make up for it."""
+    for value in op.inputs():
+        name = walk.trace.parameters.get(value)
+        use = walk.infos[value].use if value in walk.infos else None
+        uses = [use] if use is not None else walk.uses.get(name or "", [])
+        if any(u.kind in ("weight", "bias", "gain") for u in uses):
+            return True
+    return False
+
+
 def unsigned(axis: Axis) -> Axis:
     """The axis without parities: what its size depends on."""
     if isinstance(axis, Ref):
@@ -269,8 +281,14 @@ def unsigned(axis: Axis) -> Axis:
     return axis
 
 
+def same_numbers(op: Op, trace: Trace, twin: Op, found: Trace) -> bool:
+    """Whether an operator computes with the same numbers in two traces."""
+    old, new = _Numbers(op, fold(trace)), _Numbers(twin, fold(found))
+    return old.factor == new.factor and old.others == new.others
+
+
 def _nearby(probe: Probe, walk: Walk, op: Op) -> Iterator[Axis]:
-    """Axes that change, of the operator's inputs and of what produced them, nearest first."""
+    """Axes that change: of the operator's inputs and of what produced them, then all others."""
     producers = {v: o for o in walk.trace.ops for v in o.outputs}
     frontier = list(op.inputs())
     seen: set[Value] = set()
@@ -280,11 +298,19 @@ def _nearby(probe: Probe, walk: Walk, op: Op) -> Iterator[Axis]:
             if value in seen:
                 continue
             seen.add(value)
+            name = walk.trace.parameters.get(value)
+            axes: tuple[Axis, ...] = ()
             if value in walk.infos:
-                for axis in reversed(probe.axes(walk, value)):
-                    for part in (axis, *refs(axis)):
-                        if probe.changes(part):
-                            yield part
+                axes = probe.axes(walk, value)
+            elif name is not None and name in probe.specs:
+                axes = probe.specs[name].axes
+            for axis in reversed(axes):
+                for part in (axis, *refs(axis)):
+                    if probe.changes(part):
+                        yield part
             if value in producers:
                 following += producers[value].inputs()
         frontier = following
+    for group in probe.full:
+        if probe.changes(Ref(group)):
+            yield Ref(group)

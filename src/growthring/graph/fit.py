@@ -16,6 +16,7 @@ with. So does a float computed in `__init__` (`self.scale = d ** -0.5`).
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -32,7 +33,7 @@ from growthring.graph.candidates import (
     read_sizes,
     worth_trying,
 )
-from growthring.graph.compare import Failure, Probe, compare
+from growthring.graph.compare import Failure, Probe, compare, same_numbers
 from growthring.graph.follow import Scaled, Sizes
 from growthring.graph.groups import Law
 from growthring.graph.places import Place, read, steps_of_name
@@ -43,6 +44,7 @@ from growthring.graph.skeleton import copy_with, empty_copy, named_tensors
 from growthring.graph.trace import ExampleInputs, trace
 
 _MOST_TRIALS = 40
+_MOST_CULPRITS = 12
 _ROOTS = (0.25, 0.5)
 
 
@@ -74,7 +76,7 @@ def fit(probe: Probe, constant: Iterable[Place] = ()) -> Fit:
     if failure is not None and candidates.options:
         result, failure = _search(probe, candidates)
     if failure is not None:
-        result.blocked = _blame(probe, failure)
+        result.blocked = _culprits(probe, result, failure) or _blame(probe, failure)
         result.reason = failure.text + _unsettable(candidates, failure)
         return result
     if candidates.options:
@@ -301,6 +303,35 @@ def _unsettable(candidates: Candidates, failure: Failure) -> str:
     (path, name), why = near[0]
     where = f"{path}.{name}".lstrip(".")
     return f"; '{where}' holds a width and cannot follow: {why}"
+
+
+def _culprits(probe: Probe, result: Fit, failure: Failure) -> list[Ref]:
+    """The widths that change a number of the code, found by changing one at a time; none if that takes too long."""
+    moving = [g for g in probe.full if probe.changes(Ref(g))]
+    if failure.number is None or probe.build is not None or len(moving) > _MOST_CULPRITS:
+        return []
+    index = failure.number
+    walk, training = next(
+        (w, t)
+        for w, t in zip(probe.walks, probe.modes, strict=True)
+        if w.first_op <= index < w.first_op + len(w.trace.ops)
+    )
+    op = walk.trace.ops[index - walk.first_op]
+    found = []
+    for group in moving:
+        widths = copy.copy(probe.full)
+        assert isinstance(widths, dict)
+        widths[group] = probe.small[group]
+        twin = _twin(replace(probe, small=widths), result.attributes)
+        try:
+            seen = trace(twin, probe.inputs, training, outputs=probe.outputs)
+            seen = collapse_norms(seen, dict(probe.norms))
+            there = seen.ops[index - walk.first_op]
+        except (GrowthError, IndexError):  # it does not go by itself
+            continue
+        if there.name != op.name or not same_numbers(op, walk.trace, there, seen):
+            found.append(Ref(group))
+    return found
 
 
 def _blame(probe: Probe, failure: Failure) -> list[Ref]:

@@ -76,6 +76,18 @@ def leaves(value: Any, name: str, deepest: int = _DEEPEST) -> Iterator[tuple[str
             yield from leaves(item, child, deepest - 1)
 
 
+def plain_numbers(model: nn.Module) -> Iterator[tuple[Place, Any]]:
+    """The numbers, and lists and tuples of them, that modules and the settings they hold keep."""
+    for path, module in model.named_modules():
+        for name, value in list(vars(module).items()):
+            if name.startswith("_") or name == "training":
+                continue
+            for leaf, held in leaves(value, name):
+                numbers = held if isinstance(held, (tuple, list)) else (held,)
+                if numbers and all(type(n) in (int, float) for n in numbers):
+                    yield (path, leaf), held
+
+
 def _is_plain_key(key: Any) -> bool:
     return isinstance(key, str) and key != "" and not set(key) & set("[]")
 
@@ -167,7 +179,8 @@ def _set_attribute(holder: Any, name: str, value: Any) -> Callable[[], None]:
     if not stored:  # of the class: the instance gets one of its own
         _set(holder, name, value)
         return lambda: delattr(holder, name)
-    shadows = not isinstance(of_class, types.MemberDescriptorType) and type(of_class) is int
+    declared = any(name in vars(c).get("__annotations__", {}) for c in type(holder).__mro__)
+    shadows = type(of_class) is int and not declared  # a field of a dataclass is always stored
     if shadows and of_class == value:
         delattr(holder, name)
     else:

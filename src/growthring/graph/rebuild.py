@@ -20,7 +20,7 @@ from torch import nn
 from growthring.core.axes import Axis, refs, size
 from growthring.graph.compare import POWERS, Probe, unsigned
 from growthring.graph.follow import Scaled, Sizes, attribute_value, follow_attributes
-from growthring.graph.places import FixedPlaceError, Place, holder_of, is_settings, leaves, read
+from growthring.graph.places import FixedPlaceError, Place, holder_of, leaves, plain_numbers, read
 from growthring.graph.running import fixed_random
 from growthring.graph.skeleton import named_tensors
 from growthring.graph.trace import _quiet
@@ -118,7 +118,7 @@ class Rebuild:
         result = dict(chosen)
         done = {holder_of(self._model, place) for place in chosen}
         axes = _axes(probes[0])
-        for place, old in _numbers(self._full):
+        for place, old in plain_numbers(self._full):
             new = [read(twin, place) if twin is not None else None for twin in made]
             if all(n == old for n in new) or read(self._model, place) != old:
                 continue
@@ -159,18 +159,6 @@ def _axes(probe: Probe) -> list[Axis]:
 def _shapes(model: nn.Module, names: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     tensors = named_tensors(model)
     return {name: tuple(tensors[name].shape) for name in names if name in tensors}
-
-
-def _numbers(model: nn.Module) -> Iterator[tuple[Place, Any]]:
-    """The plain numbers that modules and the settings they hold keep."""
-    for path, module in model.named_modules():
-        for name, value in vars(module).items():
-            if name.startswith("_") or name == "training":
-                continue
-            found = leaves(value, name) if is_settings(value) else [(name, value)]
-            for leaf, held in found:
-                if type(held) in (int, float) or (isinstance(held, (tuple, list)) and held):
-                    yield (path, leaf), held
 
 
 def _rule(

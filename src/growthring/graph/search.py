@@ -119,10 +119,10 @@ class Search:
         explicit = [
             op for op in result.laws if not is_default_attention(self.analysis.operator(op))
         ]
-        for variation in (1, 2):
+        for variation in (1, 2, 3):
             if result.blocked or not explicit:
                 break
-            if variation == 2 and not isinstance(
+            if variation > 1 and not isinstance(
                 settle(result.laws, self._sets(tie, growing)), list
             ):
                 break

@@ -156,10 +156,13 @@ def probe_widths(
     for steps in sorted(sets, key=lambda s: full[s.groups[0]]):  # equal widths one after the other
         is_factor = bool(factors & set(steps.groups))
         options = _FACTOR_FRACTIONS if is_factor else _FRACTIONS
-        round_, place = divmod(seen[is_factor], len(options))
+        number, n = seen[is_factor], len(options)
         seen[is_factor] += 1
-        fraction = options[(place + variation * (round_ + 1)) % len(options)]
-        result |= steps.below(full, fraction if variation >= 0 else 1.0)
+        digits = sum(
+            number // n**k for k in range(variation + 1)
+        )  # two sets differ in some variation
+        fraction = options[(digits + variation) % n] if variation >= 0 else 1.0
+        result |= steps.below(full, fraction)
     return result
 
 
