@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
-from growthring.core.axes import size
+from growthring.core.axes import refs, size
 from growthring.core.rings import RingMap
 from growthring.errors import GrowthStepError, InputError
 from growthring.graph.agree import disagreement
@@ -44,10 +44,15 @@ def find_stage(model: nn.Module, plan: Plan) -> int:
 
 def _check_numbers(model: nn.Module, plan: Plan, stage: int) -> None:
     """Refuses a model that has the shapes of a stage and other numbers in its code."""
-    widths = plan.stage_widths[stage]
-    ratios = {widths[g.key] / g.width for g in plan.groups.growable}
+    widths, full = plan.stage_widths[stage], plan.stage_widths[-1]
+    axes = {
+        a for spec in plan.groups.specs.values() for axis in spec.axes for a in (axis, *refs(axis))
+    }
+    sizes = {(size(axis, widths), size(axis, full)) for axis in axes}
     twin = plan.empty_model(stage)
-    found = disagreement(model, twin, plan.example_inputs, plan.outputs, ratios)
+    found = disagreement(
+        model, twin, plan.example_inputs, plan.outputs, [(n, m) for n, m in sizes if n != m]
+    )
     if found is not None:
         place, held, wanted = found
         raise InputError(

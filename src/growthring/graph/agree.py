@@ -25,19 +25,19 @@ def disagreement(
     twin: nn.Module,
     inputs: ExampleInputs,
     outputs: Sequence[str] | None,
-    ratios: Iterable[float],
+    sizes: Iterable[tuple[int, int]],
 ) -> tuple[Place, Any, Any] | None:
     """The number that makes the model compute something else than `twin`: its place, what it is, what it should be.
 
     Whole numbers count if the forward pass depends on them. Other ones may have been changed on purpose (a
-    temperature); they count if they differ as a factor does that follows a width.
+    temperature); they count if both are the same power of a width, as a factor is that follows it.
 
     Args:
         model: of some stage.
         twin: the plan's of that stage; it is used up.
         inputs: the example.
         outputs: the named parts of the output that count.
-        ratios: width at that stage / full width, of all widths that grow.
+        sizes: of axes that grow, at that stage and in full.
     """
     differing = []
     for place, wanted in plain_numbers(twin):
@@ -53,11 +53,10 @@ def disagreement(
     own = run(_copy(model))
     if _same(own, run(twin)):
         return None
-    powers = [ratio**power for ratio in ratios if ratio != 1 for power in POWERS]
+    powers = [(float(n) ** p, float(full) ** p) for n, full in sizes for p in POWERS]
     for place, held, wanted in differing:
         if isinstance(wanted, float):
-            change = held / wanted if wanted else 0.0
-            if any(math.isclose(change, power, rel_tol=1e-6) for power in powers):
+            if any(_close(held, a) and _close(wanted, b) for a, b in powers):
                 return place, held, wanted
             continue
         changed = _copy(model)
@@ -66,6 +65,10 @@ def disagreement(
         if not _same(own, run(changed)):
             return place, held, wanted
     return None
+
+
+def _close(a: float, b: float) -> bool:
+    return math.isclose(a, b, rel_tol=1e-6)  # it may have come through float32
 
 
 def _copy(model: nn.Module) -> nn.Module:

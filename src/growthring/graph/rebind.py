@@ -35,6 +35,7 @@ class Rebinder:
         self._replaced, self._own = replaced, own
         self._functions: dict[int, Any] = {}
         self._cells: dict[int, Any] = {}
+        self._copies: dict[int, Any] = {}
         self._seen: dict[
             int, Any
         ] = {}  # also keeps what was visited alive, so that ids stay unique
@@ -75,17 +76,22 @@ class Rebinder:
             function = self.value(item.__wrapped__)
             again = functools.lru_cache(**item.cache_parameters())
             return item if function is item.__wrapped__ else again(function)
+        if id(item) in self._copies:
+            return self._copies[id(item)]
         if id(item) in self._seen:
             return item
         self._seen[id(item)] = item
-        if self._own is not None and id(item) not in self._own and not isinstance(item, tuple):
-            if self._refers(item, set()):
-                raise UnsupportedModelError(
-                    f"{self._place} holds a {type(item).__name__} that is not copied with the model but refers to "
-                    "it: the thin model would compute with, and train, the full one's. Let it be deep-copied."
-                )
+        if self._own is None or id(item) in self._own or isinstance(item, tuple):
+            return self._container(item)
+        if not self._refers(item, set()):
             return item
-        return self._container(item)
+        if isinstance(item, (list, dict)):  # of a function of the original
+            self._copies[id(item)] = mine = item.copy()
+            return self._container(mine)
+        raise UnsupportedModelError(
+            f"{self._place} holds a {type(item).__name__} that is not copied with the model but refers to it: "
+            "the thin model would compute with, and train, the full one's. Let it be deep-copied."
+        )
 
     def _container(self, item: Any) -> Any:
         if isinstance(item, functools.partial):
@@ -135,21 +141,13 @@ class Rebinder:
         for old in cells:
             new = self._cells[id(old)]
             for content in contents([old]):
-                new.cell_contents = self._copied(content)
+                new.cell_contents = self.value(content)
         if function.__defaults__ is not None:
-            made.__defaults__ = tuple(self._copied(item) for item in function.__defaults__)
+            made.__defaults__ = tuple(self.value(item) for item in function.__defaults__)
         if function.__kwdefaults__ is not None:
             named = function.__kwdefaults__.items()
-            made.__kwdefaults__ = {name: self._copied(item) for name, item in named}
+            made.__kwdefaults__ = {name: self.value(item) for name, item in named}
         return made
-
-    def _copied(self, item: Any) -> Any:
-        """Like `value`, but a container that belongs to the original's function is copied, not changed."""
-        if isinstance(item, (list, dict)) and self._refers(item, set()):
-            item = item.copy()
-            if self._own is not None:
-                self._own.add(id(item))
-        return self.value(item)
 
     def _refers(self, item: Any, seen: set[int]) -> bool:
         """Whether something leads to an object that has a counterpart."""
