@@ -9,9 +9,10 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
-from growthring.core.axes import size
+from growthring.core.axes import refs, size
 from growthring.core.rings import RingMap
 from growthring.errors import GrowthStepError, InputError
+from growthring.graph.agree import disagreement
 from growthring.graph.groups import TensorSpec
 from growthring.graph.skeleton import named_tensors
 from growthring.optim.geometry import ParameterRings
@@ -32,6 +33,7 @@ def find_stage(model: nn.Module, plan: Plan) -> int:
         )
     for t, widths in enumerate(plan.stage_widths):
         if all(shapes[n] == spec.shape(widths) for n, spec in specs.items()):
+            _check_numbers(model, plan, t)
             return t
     first = plan.stage_widths[0]
     name, spec = next((n, s) for n, s in specs.items() if shapes[n] != s.shape(first))
@@ -39,6 +41,26 @@ def find_stage(model: nn.Module, plan: Plan) -> int:
         f"the model has the shapes of no stage of the plan: '{name}' is {shapes[name]}, at stage 0 it "
         f"would be {spec.shape(first)}. Pass plan.build_seed()."
     )
+
+
+def _check_numbers(model: nn.Module, plan: Plan, stage: int) -> None:
+    """Refuses a model that has the shapes of a stage and other numbers in its code."""
+    widths, full = plan.stage_widths[stage], plan.stage_widths[-1]
+    axes = {
+        a for spec in plan.groups.specs.values() for axis in spec.axes for a in (axis, *refs(axis))
+    }
+    sizes = {(size(axis, widths), size(axis, full)) for axis in axes}
+    twin = plan.empty_model(stage)
+    found = disagreement(
+        model, twin, plan.example_inputs, plan.outputs, [(n, m) for n, m in sizes if n != m]
+    )
+    if found is not None:
+        place, held, wanted = found
+        raise InputError(
+            f"'{'.'.join(place).lstrip('.')}' of the model is {held}, at stage {stage} of the plan it is {wanted}, "
+            "and the forward pass depends on it: the model's weights would compute something else in the full "
+            f"model. Build it with {wanted}, or pass plan.build_seed()."
+        )
 
 
 def check_shapes(module: nn.Module, plan: Plan, stage: int) -> None:

@@ -14,12 +14,9 @@ from growthring.core.axes import Layout
 from growthring.core.widen import formatted, widen_constant
 from growthring.fading import Fades
 from growthring.graph.computed import refresh
+from growthring.graph.follow import adopt_attributes, follow_attributes
 from growthring.graph.restore import set_data
-from growthring.graph.skeleton import (
-    adopt_attributes,
-    follow_attributes,
-    named_tensors,
-)
+from growthring.graph.skeleton import named_tensors
 from growthring.graph.wrappers import retire_replicas
 from growthring.methods.base import Step
 from growthring.plan import Plan, call_build
@@ -74,8 +71,11 @@ class Body:
         if plan.build is None:
             follow_attributes(self.module, plan.groups.attributes, step.before, step.after)
             return
-        named = {g.name: step.after[g.key] for g in plan.groups.growable}
-        adopt_attributes(self.module, call_build(plan.build, named))
+        old, new = (
+            call_build(plan.build, {g.name: widths[g.key] for g in plan.groups.growable})
+            for widths in (step.before, step.after)
+        )
+        adopt_attributes(self.module, old, new)
 
 
 def _widen_gradient(

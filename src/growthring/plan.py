@@ -20,10 +20,11 @@ from growthring.errors import InputError, PlanError
 from growthring.graph.analysis import Build
 from growthring.graph.check import check_finite
 from growthring.graph.computed import refresh
+from growthring.graph.follow import follow_attributes
 from growthring.graph.groups import TensorSpec, WidthGroups
 from growthring.graph.magnitudes import with_magnitudes, with_ratios
 from growthring.graph.running import copied, kept_random, own_settings
-from growthring.graph.skeleton import copy_with, empty_copy, follow_attributes, named_tensors
+from growthring.graph.skeleton import copy_with, empty_copy, named_tensors
 from growthring.graph.trace import ExampleInputs
 from growthring.schedule import whole
 

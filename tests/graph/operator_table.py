@@ -2081,7 +2081,7 @@ def power_depends_on_width() -> Made:
     ), randn(5, 4)
 
 
-@row(None, "aten.full")
+@row({"a": 9})
 def tensor_made_from_the_width() -> Made:
     return Net(
         lambda self, x: self.b(

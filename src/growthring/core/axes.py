@@ -86,6 +86,19 @@ def negate(axis: Axis) -> Axis:
     return axis
 
 
+def unsigned(axis: Axis) -> Axis:
+    """The axis without parities: what its size depends on.
+
+    >>> unsigned(Product((Fixed(2), Ref(0, -1))))
+    Product(parts=(Fixed(size=2), Ref(group=0, sign=1)))
+    """
+    if isinstance(axis, Ref):
+        return Ref(axis.group)
+    if isinstance(axis, (Product, Concat)):
+        return type(axis)(tuple(unsigned(part) for part in axis.parts))
+    return axis
+
+
 def size(axis: Axis, widths: Mapping[int, int]) -> int:
     """Number of entries of an axis at the given widths.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import functools
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -11,23 +12,30 @@ from typing import Any, Literal
 
 from torch import nn
 
-from growthring.core.axes import Axis, Concat, Fixed, Product, Ref, refs
+from growthring.core.axes import Axis, Concat, Fixed, Product, Ref, refs, unsigned
 from growthring.errors import InputError, WidthGroupError
+from growthring.graph.candidates import alike
+from growthring.graph.compare import Probe
 from growthring.graph.computed import unsupported
-from growthring.graph.fit import Fit, Probe
-from growthring.graph.groups import Member, TensorSpec, WidthGroup, WidthGroups, describe
+from growthring.graph.fit import Fit
+from growthring.graph.follow import Attributes, Scaled
+from growthring.graph.groups import Law, Member, TensorSpec, WidthGroup, WidthGroups, describe
+from growthring.graph.places import Place
 from growthring.graph.rules import Walk
 from growthring.graph.rules.walk import Use
 from growthring.graph.scales import Scales
-from growthring.graph.sizes import spans_of, stage_widths, units_of, unsigned
+from growthring.graph.sizes import in_proportion, in_sets, probe_widths, spans_of, units_of
 from growthring.graph.skeleton import handled_attributes, named_tensors
-from growthring.graph.trace import ExampleInputs, Trace
+from growthring.graph.trace import ExampleInputs, Op, Trace
 from growthring.graph.unify import Reason, Unifier
 
 # Names that stand for a module's weight: of normalised weights (by parametrization, by hook), of recurrent layers.
 _COMPUTED = re.compile(r"parametrizations\.(\w+)\.original\d*$|(weight\w*?)_v$")
 _LEAF = re.compile(r"weight|bias|(weight|bias)_(ih|hh|hr)(_l\d+)?(_reverse)?")
 Heads = Literal["auto", "size", "count"]
+# Which widths move together: none, those of the layers of a stack, those whose sizes are equal somewhere, or all
+# in one proportion.
+Tie = Literal["apart", "alike", "equal", "proportional"]
 Build = Callable[[dict[str, int]], nn.Module]
 
 
@@ -52,6 +60,7 @@ class Analysis:
             first_op += len(t.ops)
         self.passed_over: dict[int, Reason] = {}
         self._join_sites()
+        self.unit = 1  # of which every width is a multiple, as far as its full width is
         self._join_uses()
         self._unlabel()
         self._freeze_buffers()
@@ -252,13 +261,27 @@ class Analysis:
                 for ref in group:
                     self.passed_over[ref.group] = Reason("factor", text)
 
-    def attributes(self) -> dict[tuple[str, str], tuple[Axis, ...]]:
+    def attributes(self) -> dict[Place, tuple[Axis, ...] | Scaled]:
         """Attributes known from operator rules and from handlers."""
-        found: dict[tuple[str, str], tuple[Axis, ...]] = {}
+        found: dict[Place, tuple[Axis, ...] | Scaled] = {}
         for walk in self.walks:
             for key, axes in walk.attributes.items():
                 found[key] = tuple(self.unifier.resolve(a) for a in axes)
         return found | dict(handled_attributes(self.model, self._specs()))
+
+    def spans(self, growing: Sequence[int], tie: Tie) -> tuple[Axis, ...]:
+        """The spans of equal size, which move together."""
+        if tie == "apart":
+            return ()
+        full = {g: self.unifier.size(Ref(g)) for g in growing}
+        if tie == "alike":
+            sets: dict[tuple[str, int], list[int]] = {}
+            for group in self._groups(self._specs()):
+                if group.key in full:
+                    sets.setdefault((alike(group.name), group.width), []).append(group.key)
+            return tuple(in_sets(full, sets.values()))
+        found = spans_of(self._specs().values(), growing)
+        return (*found, *in_proportion(full, growing)) if tie == "proportional" else tuple(found)
 
     def probe(
         self,
@@ -266,35 +289,51 @@ class Analysis:
         modes: Sequence[bool],
         outputs: Sequence[str] | None,
         growing: Sequence[int],
-        tied: bool,
+        tie: Tie,
         build: Build | None,
+        variation: int = 0,
+        more: Attributes | None = None,
     ) -> Probe:
-        """The widths to try the model's code at: about half; untied, what equals a product is set apart from it."""
+        """The widths to try the model's code at; what need not move together shrinks by different amounts."""
         specs = self._specs()
         keys = {ref.group for s in specs.values() for axis in s.axes for ref in refs(axis)}
         full = self._full(keys)
         small = Sizes(self.unifier)
         small.update(full)
         spans = spans_of(specs.values(), growing)
-        units = self._units(full, growing)
-        if tied:
-            small.update(stage_widths(spans, full, growing, 0.5, 1, units))
-        else:
-            factors = {r.group for axis in spans if isinstance(axis, Product) for r in refs(axis)}
-            for fraction, chosen in ((0.5, factors), (0.75, set(growing) - factors)):
-                several = [g for g in growing if g in chosen]
-                small.update(stage_widths((), full, several, fraction, 1, units))
-        probe = Probe(self.model, inputs, outputs, self.walks, modes, specs, full, small)
+        factors = {r.group for axis in spans if isinstance(axis, Product) for r in refs(axis)}
+        small.update(
+            probe_widths(
+                self.spans(growing, tie),
+                full,
+                growing,
+                factors if tie in ("apart", "alike") else (),
+                variation,
+                self.units(growing),
+            )
+        )
+        probe = Probe(
+            self.model, inputs, outputs, self.walks, modes, specs, full, small,
+            {**(more or {}), **self.attributes()},
+        )  # fmt: skip
         return self.at(probe, small, build)
 
-    def _units(self, full: Mapping[int, int], growing: Sequence[int]) -> dict[int, int]:
+    def units(self, growing: Sequence[int]) -> dict[int, int]:
+        """What the width of each group is a multiple of: for the config, and for operators that need it."""
+        full = self._full(growing)
         multiples = [(self.unifier.resolve(a), n) for w in self.walks for a, n in w.multiples]
-        return units_of(multiples, full, growing)
+        needed = units_of(multiples, full, growing)
+        return {g: math.lcm(math.gcd(self.unit, full[g]), needed.get(g, 1)) for g in growing}
 
     def _full(self, keys: Iterable[int]) -> Sizes:
         full = Sizes(self.unifier)
         full.update({k: self.unifier.size(Ref(k)) for k in keys})
         return full
+
+    def operator(self, index: int) -> Op:
+        """An operator by its number over all traces."""
+        walk = next(w for w in reversed(self.walks) if w.first_op <= index)
+        return walk.trace.ops[index - walk.first_op]
 
     def at(self, probe: Probe, small: Mapping[int, int], build: Build | None) -> Probe:
         """The same probe at other widths."""
@@ -328,7 +367,7 @@ class Analysis:
             groups.append(WidthGroup(key, names[key], width, listed, self.frozen(key)))
         return sorted(groups, key=lambda g: not g.grows)
 
-    def result(self, fitted: Fit, tied: bool) -> WidthGroups:
+    def result(self, fitted: Fit, laws: Mapping[int, Law], tie: Tie) -> WidthGroups:
         """The finished groups; raises if nothing can grow."""
         self.choose()
         specs = self._specs()
@@ -346,7 +385,7 @@ class Analysis:
                 f"frozen:\n  {listed}"
             )
         keys = {g.key for g in groups}
-        means = {law.mean for law in fitted.laws.values()}
+        means = {law.mean for law in laws.values()}
         statistics = [
             replace(s, axis=self._known(s.axis, keys), is_mean=(s.module, s.site) in means)
             for w in walks
@@ -360,14 +399,21 @@ class Analysis:
             tuple(self.scales.records),
             self.scales.count,
             tuple(unique.values()),
-            {k: tuple(self._known(a, keys) for a in axes) for k, axes in fitted.attributes.items()},
-            fitted.laws,
-            tuple(spans_of(specs.values(), growing)) if tied else (),
+            {place: self._known_rule(rule, keys) for place, rule in fitted.attributes.items()},
+            laws,
+            self.spans(growing, tie),
             max(w.trace.precision for w in walks),
             unknown,
-            tuple(self._notes(growing)),
-            self._units(self._full(keys), growing),
+            (*fitted.notes, *self._notes(growing)),
+            self.units(growing),
         )
+
+    def _known_rule(
+        self, rule: tuple[Axis, ...] | Scaled, keys: set[int]
+    ) -> tuple[Axis, ...] | Scaled:
+        if isinstance(rule, Scaled):
+            return replace(rule, axis=self._known(rule.axis, keys))
+        return tuple(self._known(axis, keys) for axis in rule)
 
     def _notes(self, growing: Sequence[int]) -> Iterable[str]:
         """What the forward pass leaves on modules and gets wider: nobody sees what it is used for."""

@@ -9,18 +9,15 @@ from typing import get_args
 
 from torch import nn
 
-from growthring.core.variance import ScaleConflict, preserve
 from growthring.errors import InputError, TraceError, UnsupportedModelError
-from growthring.graph.analysis import Analysis, Build, Heads, Sizes
+from growthring.graph.analysis import Analysis, Build, Heads
 from growthring.graph.check import check_inputs, check_model
-from growthring.graph.fit import Fit, fit, recheck
 from growthring.graph.fresh import batch_size, resized
 from growthring.graph.groups import WidthGroups
-from growthring.graph.laws import log_ratios
 from growthring.graph.running import own_settings
+from growthring.graph.search import Search
 from growthring.graph.skeleton import copy_with, named_tensors
 from growthring.graph.trace import ExampleInputs, Trace, trace
-from growthring.graph.unify import Reason
 
 
 @own_settings()
@@ -82,35 +79,7 @@ def discover(
     patterns = [freeze] if isinstance(freeze, str) else list(freeze)
     example_inputs, traces, modes, notes = _traces(model, example_inputs, outputs)
     analysis = Analysis(model, traces, patterns, heads)
-    result, tied = Fit(dict(analysis.attributes())), False
-    while growing := analysis.choose():
-        # First with equal sizes set apart; code that relies on them being equal fails, and gets
-        # them equal.
-        for tied in (False, True):
-            probe = analysis.probe(example_inputs, modes, outputs, growing, tied, build)
-            result = fit(probe, analysis.attributes())
-            if not result.blocked:
-                break
-        blocked = result
-        if not blocked.blocked and trial_widths is not None:
-            small = Sizes(analysis.unifier)
-            small.update(trial_widths(analysis.result(result, tied)))
-            blocked = recheck(analysis.at(probe, small, build), result)
-        if blocked.blocked and build is not None:
-            raise InputError(
-                f"build(widths) does not give the model at other widths: {blocked.reason}."
-            )
-        if blocked.blocked:
-            analysis.unifier.freeze(blocked.blocked, Reason("code", blocked.reason))
-            continue
-        try:
-            ratios = log_ratios(result.laws, probe.small, probe.full)
-            preserve(analysis.scales.records, analysis.scales.count, {}, ratios)
-            break
-        except ScaleConflict as conflict:
-            axes = [law.axis for law in result.laws.values() if law.mean is None]
-            analysis.unifier.freeze(axes, Reason("scale", str(conflict)))
-    groups = analysis.result(result, tied)
+    groups = Search(analysis, example_inputs, modes, outputs, build).run(trial_widths)
     return replace(groups, notes=(*notes, *groups.notes))
 
 

@@ -1,380 +1,347 @@
-"""Settles, by running a resized copy on fake tensors, whether a model's own code can follow new widths.
+"""Settles, by running resized copies on fake tensors, whether a model's own code can follow new widths.
 
 The forward pass of a model holds sizes of its own: `view(b, t, self.num_heads, -1)`,
 `split(self.split_size)`, `x / math.sqrt(self.head_dim)`. A copy at other widths is traced; it must
-run the same operators on tensors of exactly the shapes that the axes predict. Where it fails,
-attributes of the failing module that hold a size which should have changed are tried, one at a
-time, as long as the trace gets further. What still fails is frozen, with the reason. Factors that
-change with a width are explained by a law (∝ width^±½, ±1) or refused.
+run the same operators on tensors of exactly the shapes that the axes predict. Attributes that hold a
+changing size follow only if that is needed: each is let go in turn, and stays as it is where the copy
+still does the same without it. So `max_len == d_model` is a coincidence, whatever the example's
+length. Inputs of other sizes must not part the copy from the model either. What still fails is
+frozen, with the reason.
+
+An attribute that no shape needs may still be in a number. A root of it (√d, ⁴√d) is how code speaks
+of a width, so it follows and the factor is compensated. A plain number (a temperature) stays: a
+constant is the same at every stage, exact without compensation, and what the full model was built
+with. So does a float computed in `__init__` (`self.scale = d ** -0.5`).
 """
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+import copy
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
-import torch
 from torch import nn
 
-from growthring.core.axes import Axis, Ref, refs, size
+from growthring.core.axes import Axis, Ref, refs
 from growthring.errors import GrowthError, InputError
-from growthring.graph.groups import Law, TensorSpec
+from growthring.graph.candidates import (
+    Candidates,
+    alike,
+    axes_inside,
+    groups_of,
+    inside,
+    read_sizes,
+    worth_trying,
+)
+from growthring.graph.compare import Failure, Probe, compare, same_numbers
+from growthring.graph.follow import Scaled, Sizes
+from growthring.graph.groups import Law
+from growthring.graph.places import Place, read, steps_of_name
+from growthring.graph.rehearse import Rehearsal, innermost, other_inputs, rehearse, stray
 from growthring.graph.rules.walk import Walk
-from growthring.graph.skeleton import Attributes, empty_copy, owner
-from growthring.graph.trace import ExampleInputs, Op, Trace, Value, trace
+from growthring.graph.skeleton import copy_with, empty_copy, named_tensors
+from growthring.graph.trace import ExampleInputs, trace
 
-_SCALED = (
-    "aten.mul",
-    "aten.div",
-    "aten.scaled_dot_product_attention",
-    "aten.baddbmm",
-    "aten.addmm",
-)
-_POWERS = (-0.5, 0.5, -1.0, 1.0)
 _MOST_TRIALS = 40
-_NUMBER = re.compile(r"\d+")
-# Operators whose whole numbers are sizes, axes or positions.
-_SHAPES = re.compile(
-    r"aten\.(view|reshape|_unsafe_view|_reshape|flatten|unflatten|expand|broadcast_to|repeat|tile|split|chunk"
-    r"|tensor_split|unsafe_|slice|narrow|select|zeros|ones|empty|new_zeros|new_ones|new_empty|conv|constant_pad"
-    r"|pad|layer_norm|rms_norm|group_norm|native_|batch_norm|instance_norm|embedding|cat|stack|permute|upsample"
-    r"|_?adaptive_|pixel_|channel_shuffle|linear|as_strided|sym_)"
-)
+_MOST_CULPRITS = 12
+_ROOTS = (0.25, 0.5)
 
 
 @dataclass
 class Fit:
-    """Outcome of fitting: the attributes that follow, the laws found, or what must be frozen and why."""
+    """Outcome of fitting: the attributes that follow, the laws of factors, or what must be frozen and why.
 
-    attributes: dict[tuple[str, str], tuple[Axis, ...]] = field(default_factory=dict)
-    laws: dict[int, Law] = field(default_factory=dict)
+    Attributes:
+        attributes: attribute -> the axes whose sizes it holds.
+        laws: operator -> laws that explain its factor.
+        numeric: attributes that follow only because a root of them is a factor.
+        blocked: widths that cannot change, and `reason`.
+        notes: attributes that hold a width's number and do not follow, in words.
+    """
+
+    attributes: dict[Place, Sizes | Scaled] = field(default_factory=dict)
+    laws: dict[int, tuple[Law, ...]] = field(default_factory=dict)
+    numeric: set[Place] = field(default_factory=set)
     blocked: list[Ref] = field(default_factory=list)
     reason: str = ""
+    notes: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class _Failure:
-    """Where a resized copy went wrong. Progress is comparable between trials: (ran to its end, operator, line)."""
-
-    progress: tuple[int, int, int]
-    module: str
-    text: str
-    axes: tuple[Axis, ...] = ()
-
-
-@dataclass(frozen=True)
-class Probe:
-    """A model, its traces with the axes of every value, and the widths to try it at."""
-
-    model: nn.Module
-    inputs: ExampleInputs
-    outputs: Sequence[str] | None
-    walks: Sequence[Walk]
-    modes: Sequence[bool]
-    specs: Mapping[str, TensorSpec]
-    full: Mapping[int, int]
-    small: Mapping[int, int]
-    build: Callable[[], nn.Module] | None = None
-
-    def axes(self, walk: Walk, value: Value) -> tuple[Axis, ...]:
-        """The resolved axes of a value."""
-        return tuple(walk.unifier.resolve(a) for a in walk.infos[value].axes)
-
-    def changes(self, axis: Axis) -> bool:
-        """Whether the axis has another size at the widths to try."""
-        return size(axis, self.full) != size(axis, self.small)
-
-
-def fit(probe: Probe, attributes: Attributes) -> Fit:
-    """Finds the attributes with which a resized copy runs as predicted, or says what blocks it.
-
-    First everything that the code reads and that holds a changing size follows; then only what
-    cannot be mistaken for an unchanging size; then one attribute at a time is added, as long as the
-    trace gets further.
-    """
-    certain, doubtful = _read_sizes(probe) if probe.build is None else ({}, {})
-    known = dict(attributes)
-    failed = known | certain | doubtful
-    if doubtful:
-        trial = Fit(failed)
-        if _attempt(probe, trial) is None:
-            return trial
-    result = Fit(known | certain)
+def fit(probe: Probe, constant: Iterable[Place] = ()) -> Fit:
+    """Finds the fewest attributes with which a resized copy runs as predicted, or says what blocks it."""
+    candidates = read_sizes(probe, constant) if probe.build is None else Candidates()
+    result = Fit({**probe.attributes, **candidates.first()})
     failure = _attempt(probe, result)
-    if failure is None:
+    if failure is not None and candidates.options:
+        result, failure = _search(probe, candidates)
+    if failure is not None:
+        result.blocked = _culprits(probe, result, failure) or _blame(probe, failure)
+        result.reason = failure.text + _unsettable(candidates, failure)
         return result
-    trials = 0
-    while trials < _MOST_TRIALS:
-        for extra in _candidates(probe, failure, certain | doubtful, result.attributes):
-            trials += 1
-            trial = Fit(result.attributes | extra)
-            if trial.attributes == failed:
-                continue
-            outcome = _attempt(probe, trial)
-            if outcome is None:
-                return trial
-            if outcome.progress > failure.progress:
-                failure, result = outcome, trial
-                break
-        else:
-            break
-    result.blocked = _blame(probe, failure)
-    result.reason = failure.text
+    if candidates.options:
+        runs = _Runs(probe)
+        result = _reduce(probe, result, candidates, runs)
+        if any(place in result.attributes for place in candidates.options):
+            _vary(probe, result, candidates, runs)
+        result.notes = _notes(probe, result, candidates)
     return result
 
 
-def _read_sizes(probe: Probe) -> tuple[dict[tuple[str, str], tuple[Axis, ...]], ...]:
-    """Attributes that the code read and that hold a changing size: those that hold nothing else, and the rest."""
-    certain: dict[tuple[str, str], tuple[Axis, ...]] = {}
-    doubtful: dict[tuple[str, str], tuple[Axis, ...]] = {}
-    for walk in probe.walks:
-        for path, name in sorted(walk.trace.reads):
-            holder, last = owner(probe.model, path, name)
-            value = getattr(holder, last)
-            sizes = (value,) if isinstance(value, int) else tuple(value)
-            if not sizes or not all(type(n) is int and n > 1 for n in sizes):
-                continue
-            seen = _axes_inside(probe, path)
-            axes = next(_matching(probe, seen, sizes), None)
-            if axes is None:
-                continue
-            still = {size(a, probe.full) for a in seen if not probe.changes(a)}
-            (doubtful if still & set(sizes) else certain)[(path, name)] = axes
-    return certain, doubtful
-
-
 def recheck(probe: Probe, fitted: Fit) -> Fit:
-    """Runs a fitted model at other widths; says what blocks it there, if anything."""
-    trial = Fit(dict(fitted.attributes))
+    """Runs a fitted model at other widths; says what blocks it there, if anything. Only laws that hold stay."""
+    trial = replace(fitted, laws={}, blocked=[], reason="")
     failure = _attempt(probe, trial)
     if failure is not None:
         trial.blocked, trial.reason = _blame(probe, failure), failure.text
+        return trial
+    laws = {}
+    for op, found in fitted.laws.items():
+        moves = any(probe.changes(law.axis) for law in found)
+        held = tuple(law for law in found if law in trial.laws.get(op, ()))
+        laws[op] = held if moves else found
+        if moves and not held:
+            trial.blocked = [r for law in found for r in refs(law.axis) if probe.changes(r)]
+            trial.reason = "a factor in the code changes with a width in an unknown way"
+    trial.laws = laws | {op: found for op, found in trial.laws.items() if op not in laws}
     return trial
 
 
-def _attempt(probe: Probe, result: Fit) -> _Failure | None:
+def _attempt(probe: Probe, result: Fit) -> Failure | None:
     """Traces a copy at the small widths and compares it with the prediction; fills in the laws."""
-    result.laws.clear()
-    if probe.build is not None:
-        twin = probe.build()
-        if not isinstance(twin, nn.Module):
-            raise InputError(f"build(widths) returned a {type(twin).__name__}, not an nn.Module.")
-    else:
-        twin = empty_copy(probe.model, probe.specs, result.attributes, probe.full, probe.small)
+    result.laws = {}
+    twin = _twin(probe, result.attributes)
     for walk, training in zip(probe.walks, probe.modes, strict=True):
         try:
             found = trace(twin, probe.inputs, training, outputs=probe.outputs)
         except GrowthError as error:
-            return _crash(probe, walk, twin, error)
-        failure = _compare(probe, walk, found, result.laws)
+            return _crash(walk, twin, error)
+        failure = compare(probe, walk, found, result.laws)
         if failure is not None:
             return failure
     return None
 
 
-def _crash(probe: Probe, walk: Walk, twin: nn.Module, error: GrowthError) -> _Failure:
+def _twin(probe: Probe, attributes: Mapping[Place, Sizes | Scaled]) -> nn.Module:
+    if probe.build is None:
+        return empty_copy(probe.model, probe.specs, attributes, probe.full, probe.small)
+    twin = probe.build()
+    if not isinstance(twin, nn.Module):
+        raise InputError(f"build(widths) returned a {type(twin).__name__}, not an nn.Module.")
+    return twin
+
+
+def _crash(walk: Walk, twin: nn.Module, error: GrowthError) -> Failure:
     """The copy's own code raised: find the innermost module on the stack."""
     paths = {id(module): path for path, module in twin.named_modules()}
     cause: BaseException = error.__cause__ or error
-    module, line = "", 0
-    entry = cause.__traceback__
-    while entry is not None:
-        holder = entry.tb_frame.f_locals.get("self")
-        if id(holder) in paths:
-            module, line = paths[id(holder)], entry.tb_lineno
-        entry = entry.tb_next
-    starts = [i for i, op in enumerate(walk.trace.ops) if _inside(op.module, module)]
+    module, line = innermost(paths, cause)
+    starts = [i for i, op in enumerate(walk.trace.ops) if inside(op.module, module)]
     message = (str(cause).strip().splitlines() or [""])[0]
     text = f"the code of '{module or '(model)'}' does not follow another width ({message})"
-    return _Failure((0, starts[0] if starts else 0, line), module, text)
+    return Failure((0, starts[0] if starts else 0, line), module, text)
 
 
-def _inside(path: str, module: str) -> bool:
-    return module == "" or path == module or path.startswith(f"{module}.")
+def _search(probe: Probe, candidates: Candidates) -> tuple[Fit, Failure | None]:
+    """Adds attributes of the failing module as long as the trace gets further."""
+    result = Fit(dict(probe.attributes))
+    failure = _attempt(probe, result)
+    trials = 0
+    while failure is not None and trials < _MOST_TRIALS:
+        for extra in worth_trying(probe, failure.module, candidates, result.attributes):
+            trials += 1
+            trial = Fit({**result.attributes, **extra})
+            outcome = _attempt(probe, trial)
+            if outcome is None or outcome.progress > failure.progress:
+                failure, result = outcome, trial
+                break
+        else:
+            break
+    return result, failure
 
 
-def _compare(probe: Probe, walk: Walk, found: Trace, laws: dict[int, Law]) -> _Failure | None:
-    """First operator whose name, shapes or numbers are not as predicted."""
-    for i, (op, twin) in enumerate(zip(walk.trace.ops, found.ops, strict=False)):
-        progress = (1, i, 0)
+class _Runs:
+    """Rehearsals of the model and of its copy at the small widths."""
 
-        def failure(text: str, op: Op = op, progress: tuple[int, int, int] = progress) -> _Failure:
-            axes = [
-                a
-                for v in (*op.inputs(), *op.outputs)
-                if v in walk.infos
-                for a in probe.axes(walk, v)
-            ]
-            return _Failure(progress, op.module, text, tuple(axes))
+    def __init__(self, probe: Probe) -> None:
+        self._probe = probe
+        self._full: dict[str, Rehearsal] = {}
+        self._twins: dict[tuple[frozenset[Place], bool], Rehearsal] = {}
 
-        if op.name != twin.name:
-            return failure(f"at another width '{op.module}' runs {twin.name} instead of {op.name}")
-        for value, other in zip(op.outputs, twin.outputs, strict=True):
-            wanted = tuple(size(a, probe.small) for a in probe.axes(walk, value))
-            if wanted != other.shape:
-                text = f"{op.where()} computes a shape by itself: {other.shape} where {wanted} is needed"
-                return failure(text)
-        if not _same_constants(walk.trace, op, found, twin):
-            return failure(f"{op.where()} uses a constant that changes with a width")
-        for position, axis in walk.expected.get(walk.first_op + i, {}).items():
-            if twin.args[position] != size(walk.unifier.resolve(axis), probe.small):
-                return failure(f"{op.where()} has a fixed number of groups in the model's code")
-        if not _explained(probe, walk, op, twin, walk.first_op + i, laws):
-            return failure(
-                f"{op.where()} uses a number that changes with a width in an unknown way"
-            )
-    if len(walk.trace.ops) != len(found.ops):
-        return _Failure(
-            (1, len(found.ops), 0), "", "at another width the model runs other operators"
-        )
+    def twin(self, attributes: Mapping[Place, Sizes | Scaled], training: bool) -> Rehearsal:
+        """The copy on the example."""
+        key = (frozenset(attributes), training)
+        if key not in self._twins:
+            self._twins[key] = self.other_twin(attributes, self._probe.inputs, training)
+        return self._twins[key]
+
+    def other_twin(
+        self,
+        attributes: Mapping[Place, Sizes | Scaled],
+        inputs: ExampleInputs,
+        training: bool = False,
+    ) -> Rehearsal:
+        """The copy on other inputs."""
+        return rehearse(_twin(self._probe, attributes), inputs, training, self._probe.outputs)
+
+    def full(self, text: str, inputs: ExampleInputs) -> Rehearsal:
+        """The model itself."""
+        if text not in self._full:
+            model = self._probe.model
+            copied = copy_with(model, {n: t.detach() for n, t in named_tensors(model).items()})
+            self._full[text] = rehearse(copied, inputs, outputs=self._probe.outputs)
+        return self._full[text]
+
+
+def _reduce(probe: Probe, result: Fit, candidates: Candidates, runs: _Runs) -> Fit:
+    """Lets go of every attribute without which the copy does the same."""
+    whole = [runs.twin(result.attributes, training) for training in probe.modes]
+    for group in groups_of(probe, [p for p in candidates.options if p in result.attributes]):
+        fewer = {p: axes for p, axes in result.attributes.items() if p not in group}
+        trial = replace(result, attributes=fewer, laws={}, numeric=set(result.numeric))
+        if any(run.error for run in whole):  # it cannot be rehearsed: trace it
+            if _attempt(probe, trial) is None and not _is_root(result, trial):
+                result = trial
+            continue
+        shorter: list[Rehearsal] = []
+        for training, run in zip(probe.modes, whole, strict=True):
+            shorter.append(runs.twin(fewer, training))
+            if not run.same_shapes(shorter[-1]):
+                break
+        else:
+            if all(a.same_numbers(b) for a, b in zip(whole, shorter, strict=True)):
+                trial.laws = result.laws
+                result = trial
+            elif _attempt(probe, trial) is None:
+                if _is_root(result, trial):
+                    result.numeric.update(group)
+                else:
+                    result, whole = trial, shorter
+    return result
+
+
+def _is_root(whole: Fit, shorter: Fit) -> bool:
+    """Whether the factors that are gone without an attribute were all roots of a width."""
+    gone = [laws for op, laws in whole.laws.items() if op not in shorter.laws]
+    return bool(gone) and all(any(abs(law.power) in _ROOTS for law in laws) for laws in gone)
+
+
+def _vary(probe: Probe, result: Fit, candidates: Candidates, runs: _Runs) -> None:
+    """On inputs of other sizes the copy must do what the model does; an attribute may be needed only there."""
+    base = runs.twin(result.attributes, False)
+    full = runs.full("", probe.inputs)
+    if base.error or full.error:
+        return
+    held = [read(probe.model, place) for place in candidates.options]
+    beyond = max(n for h in held for n in ([h] if isinstance(h, int) else h))
+    for alternatives in other_inputs(probe.inputs, beyond):
+        for text, inputs in alternatives:
+            other = runs.full(text, inputs)
+            if other.error:
+                continue
+            away = stray(full, base, other, runs.other_twin(result.attributes, inputs))
+            if away is not None:
+                more = _needed_there(probe, result, candidates, runs, (full, other), inputs)
+                if more is None:
+                    module, what = away
+                    result.reason = (
+                        f"with {text}, the code of '{module or '(model)'}' does not follow another width "
+                        f"({what})"
+                    )
+                    failure = Failure((1, 0, 0), module, result.reason)
+                    result.blocked = _blame(probe, failure)
+                    return
+                result.attributes = {**result.attributes, **more}
+                base = runs.twin(result.attributes, False)
+            break
+
+
+def _needed_there(
+    probe: Probe,
+    result: Fit,
+    candidates: Candidates,
+    runs: _Runs,
+    full: tuple[Rehearsal, Rehearsal],
+    inputs: ExampleInputs,
+) -> dict[Place, Sizes] | None:
+    """Attributes that were let go and with which the copy does right on other inputs, and still on the example."""
+    gone = [p for p in candidates.options if p not in result.attributes]
+    for group in groups_of(probe, gone):
+        more = {p: candidates.options[p][0] for p in group}
+        trial = Fit({**result.attributes, **more})
+        base = runs.twin(trial.attributes, False)
+        there = runs.other_twin(trial.attributes, inputs)
+        if stray(full[0], base, full[1], there) is None and _attempt(probe, trial) is None:
+            result.laws = trial.laws
+            return more
     return None
 
 
-def _same_constants(trace: Trace, op: Op, found: Trace, twin: Op) -> bool:
-    """Whether the tensors that the code made by itself hold the same values at both widths."""
-    for value, other in zip(op.inputs(), twin.inputs(), strict=False):
-        a, b = trace.constants.get(value), found.constants.get(other)
-        if a is None or b is None or a.shape != b.shape or a.device.type == "meta":
+def _notes(probe: Probe, result: Fit, candidates: Candidates) -> list[str]:
+    """Says which attributes hold a width's number and yet stay as they are."""
+    gone: dict[tuple[str, str], list[Place]] = {}
+    for place in candidates.options:
+        if place not in result.attributes:
+            key = (steps_of_name(place[1])[-1][1], str(read(probe.model, place)))
+            gone.setdefault(key, []).append(place)
+    notes = []
+    for (_, held), places in gone.items():
+        more = f" (and {len(places) - 1} alike)" if len(places) > 1 else ""
+        where = ".".join(places[0]).lstrip(".")
+        notes.append(
+            f"'{where}'{more} holds {held}, the size of a width; no shape needs it, so it stays that at every stage"
+        )
+    return notes
+
+
+def _unsettable(candidates: Candidates, failure: Failure) -> str:
+    near = [(p, why) for p, why in candidates.fixed.items() if inside(failure.module, p[0])]
+    if not near:
+        return ""
+    (path, name), why = near[0]
+    where = f"{path}.{name}".lstrip(".")
+    return f"; '{where}' holds a width and cannot follow: {why}"
+
+
+def _culprits(probe: Probe, result: Fit, failure: Failure) -> list[Ref]:
+    """The widths that change a number of the code, found by changing one at a time; none if that takes too long."""
+    moving = [g for g in probe.full if probe.changes(Ref(g))]
+    if failure.number is None or probe.build is not None or len(moving) > _MOST_CULPRITS:
+        return []
+    index = failure.number
+    walk, training = next(
+        (w, t)
+        for w, t in zip(probe.walks, probe.modes, strict=True)
+        if w.first_op <= index < w.first_op + len(w.trace.ops)
+    )
+    op = walk.trace.ops[index - walk.first_op]
+    found = []
+    for group in moving:
+        widths = copy.copy(probe.full)
+        assert isinstance(widths, dict)
+        widths[group] = probe.small[group]
+        twin = _twin(replace(probe, small=widths), result.attributes)
+        try:
+            seen = trace(twin, probe.inputs, training, outputs=probe.outputs)
+            there = seen.ops[index - walk.first_op]
+        except (GrowthError, IndexError):  # it does not go by itself
             continue
-        if not torch.equal(a.detach(), b.detach()):
-            return False
-    return True
+        if there.name != op.name or not same_numbers(op, walk.trace, there, seen):
+            found.append(Ref(group))
+    return found
 
 
-def _numbers(op: Op) -> list[float]:
-    """The numbers an operator computes with; sizes, which its output's shape shows, are left out."""
-    base = ".".join(op.name.split(".")[:2]).removesuffix("_")
-    kinds = float if _SHAPES.match(base) else (int, float)
-    fill = {"aten.full": 0, "aten.new_full": 1}.get(base)
-    args = op.args if fill is None else (*op.args[:fill], *op.args[fill + 1 :])
-    if fill is not None:
-        kinds = (int, float)
-
-    def visit(item: Any) -> Iterator[float]:
-        if isinstance(item, kinds) and not isinstance(item, bool):
-            yield float(item)
-        elif isinstance(item, (list, tuple)):
-            for child in item:
-                yield from visit(child)
-
-    return [*visit(args), *visit(tuple(op.kwargs.values()))]
-
-
-def _explained(
-    probe: Probe, walk: Walk, op: Op, twin: Op, index: int, laws: dict[int, Law]
-) -> bool:
-    base = ".".join(op.name.split(".")[:2]).removesuffix("_")
-    if base == "aten.scaled_dot_product_attention" and op.kwargs.get("scale") is None:
-        width = walk.unifier.resolve(walk.infos[op.args[0]].axes[-1])
-        if probe.changes(width):
-            laws[index] = Law(width, -0.5)
-        return twin.kwargs.get("scale") is None
-    old, new = _numbers(op), _numbers(twin)
-    if base in ("aten.baddbmm", "aten.addmm"):
-        old, new = ([float(o.kwargs.get("alpha", 1))] for o in (op, twin))
-    if base in ("aten.mul", "aten.div") and len(list(op.inputs())) == 1:
-        old, new = ([float(a) for a in o.args if isinstance(a, (int, float))] for o in (op, twin))
-    if old == new:
-        return True
-    if base not in _SCALED or len(old) != 1 or len(new) != 1 or old[0] * new[0] <= 0:
-        return False
-    change = math.log(old[0] / new[0]) * (-1 if base == "aten.div" else 1)
-    for axis in _nearby(probe, walk, op):
-        ratio = math.log(size(axis, probe.full) / size(axis, probe.small))
-        for power in _POWERS:
-            if math.isclose(change, power * ratio, rel_tol=1e-6):
-                laws[index] = Law(axis, power, walk.mean_at(op, axis, power))
-                return True
-    return False
-
-
-def _nearby(probe: Probe, walk: Walk, op: Op) -> Iterator[Axis]:
-    """Axes that change, of the operator's inputs and of what produced them, nearest first."""
-    producers = {v: o for o in walk.trace.ops for v in o.outputs}
-    frontier = list(op.inputs())
-    seen: set[Value] = set()
-    for _ in range(8):
-        following: list[Value] = []
-        for value in frontier:
-            if value in seen:
-                continue
-            seen.add(value)
-            if value in walk.infos:
-                for axis in reversed(probe.axes(walk, value)):
-                    for part in (axis, *refs(axis)):
-                        if probe.changes(part):
-                            yield part
-            if value in producers:
-                following += producers[value].inputs()
-        frontier = following
-
-
-def _candidates(
-    probe: Probe,
-    failure: _Failure,
-    read: Mapping[tuple[str, str], tuple[Axis, ...]],
-    known: Attributes,
-) -> Iterator[dict[tuple[str, str], tuple[Axis, ...]]]:
-    """Attributes worth trying: those of the failing module that were read, then of its parents.
-
-    The same attribute of every module of that class is tried together: a stack of layers fails as
-    one.
-    """
-    path = failure.module
-    while True:
-        kind = type(probe.model.get_submodule(path))
-        for name in [n for p, n in read if p == path and (p, n) not in known]:
-            yield {
-                (p, n): axes
-                for (p, n), axes in read.items()
-                if n == name and type(probe.model.get_submodule(p)) is kind
-            }
-        if path == "":
-            return
-        path = path.rpartition(".")[0]
-
-
-def _matching(
-    probe: Probe, seen: Iterable[Axis], sizes: tuple[int, ...]
-) -> Iterator[tuple[Axis, ...]]:
-    """Axes among `seen` that have these sizes; at least one of them changes."""
-    choices = [[a for a in seen if size(a, probe.full) == n] for n in sizes]
-    moving = [[a for a in options if probe.changes(a)] for options in choices]
-    if any(moving) and all(choices):
-        yield tuple((m or c)[0] for m, c in zip(moving, choices, strict=True))
-
-
-def _axes_inside(probe: Probe, path: str) -> list[Axis]:
-    """Axes of the tensors that a module's own code handles; of its sub-modules' where it handles none."""
-    found: dict[Axis, None] = {}
-    for direct in (True, False):
-        for walk in probe.walks:
-            for op in walk.trace.ops:
-                if op.module == path if direct else _inside(op.module, path):
-                    for value in (*op.inputs(), *op.outputs):
-                        if value in walk.infos:
-                            for axis in probe.axes(walk, value):
-                                found.update(dict.fromkeys((axis, *refs(axis))))
-        if found:
-            break
-    return list(found)
-
-
-def _blame(probe: Probe, failure: _Failure) -> list[Ref]:
+def _blame(probe: Probe, failure: Failure) -> list[Ref]:
     """The widths to freeze: those of the failing operator, or those that only its module knows.
 
     Layers come in stacks: the same widths of every module at a like place are blamed together.
     """
-    axes: Iterable[Axis] = failure.axes or _axes_inside(probe, failure.module)
+    axes: Iterable[Axis] = failure.axes or axes_inside(probe, failure.module)
     candidates = {ref.group: ref for axis in axes for ref in refs(axis) if probe.changes(ref)}
     outside = {
         ref.group
         for walk in probe.walks
         for op in walk.trace.ops
-        if not _inside(op.module, failure.module)
+        if not inside(op.module, failure.module)
         for value in op.outputs
         for axis in probe.axes(walk, value)
         for ref in refs(axis)
@@ -384,12 +351,30 @@ def _blame(probe: Probe, failure: _Failure) -> list[Ref]:
         if candidates:
             return list(candidates.values())
         return [Ref(key) for key in probe.full if probe.full[key] != probe.small[key]]
-    own = [r.group for axis in _axes_inside(probe, failure.module) for r in refs(axis)]
+    own = [r.group for axis in axes_inside(probe, failure.module) for r in refs(axis)]
     blamed = list(local)
-    pattern = _NUMBER.sub("*", failure.module)
+    pattern = alike(failure.module)
     for path, _ in probe.model.named_modules():
-        if path != failure.module and _NUMBER.sub("*", path) == pattern:
-            theirs = [r for axis in _axes_inside(probe, path) for r in refs(axis)]
+        if path != failure.module and alike(path) == pattern:
+            theirs = [r for axis in axes_inside(probe, path) for r in refs(axis)]
             if len(theirs) == len(own):
                 blamed += [theirs[own.index(r.group)] for r in local if r.group in own]
     return blamed
+
+
+def settle(
+    laws: Mapping[int, tuple[Law, ...]], together: Callable[[Ref], int]
+) -> dict[int, Law] | list[Ref]:
+    """One law for each factor, or the widths to freeze because nothing tells which of them a factor follows.
+
+    Args:
+        laws: operator -> the laws that held at all widths tried.
+        together: width -> number of the set of widths that always move in one proportion, -1 if it does not grow.
+    """
+    chosen: dict[int, Law] = {}
+    for op, found in laws.items():
+        sets = {(frozenset(together(r) for r in refs(law.axis)) - {-1}, law.power) for law in found}
+        if len(sets) > 1:
+            return [r for law in found for r in refs(law.axis)]
+        chosen[op] = found[0]
+    return chosen

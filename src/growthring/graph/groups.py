@@ -10,6 +10,7 @@ from typing import Any
 from growthring.core.axes import Axis, Concat, Fixed, Product, Ref, refs, size
 from growthring.core.variance import Record
 from growthring.errors import WidthGroupError
+from growthring.graph.follow import Attributes, Scaled
 from growthring.graph.rules.walk import Statistics
 from growthring.graph.unify import Reason
 
@@ -136,8 +137,8 @@ class WidthGroups(Sequence[WidthGroup]):
         spans: segments of axes that hold one growing width; equal sizes stay equal.
         precision: machine epsilon of the coarsest floating-point type the model computes in.
         unknown: operators without a rule, and a module that uses each.
-        notes: what discovery could not look at, in words.
-        units: group -> the number that its width must be a multiple of, for some operator to take it.
+        notes: what discovery could not look at, and decided on attributes that hold a width's number.
+        units: group -> the number that its width must be a multiple of.
     """
 
     model_type: str
@@ -146,12 +147,12 @@ class WidthGroups(Sequence[WidthGroup]):
     records: Sequence[Record]
     scale_count: int
     statistics: Sequence[Statistics]
-    attributes: Mapping[tuple[str, str], tuple[Axis, ...]]
+    attributes: Attributes
     laws: Mapping[int, Law]
     spans: Sequence[Axis]
     precision: float
     unknown: Mapping[str, str] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    notes: Sequence[str] = ()
     units: Mapping[int, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -204,8 +205,8 @@ class WidthGroups(Sequence[WidthGroup]):
             ),
             "attributes": [
                 f"{module}.{name}".lstrip(".")
-                for (module, name), axes in self.attributes.items()
-                if any(self._moves(a) for a in axes)
+                for (module, name), rule in self.attributes.items()
+                if any(self._moves(a) for a in ((rule.axis,) if isinstance(rule, Scaled) else rule))
             ],
             "operators_without_rule": dict(self.unknown),
             "notes": list(self.notes),

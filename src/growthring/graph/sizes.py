@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from growthring.core.axes import Axis, Concat, Product, Ref, refs, size
+from growthring.core.axes import Axis, Concat, Fixed, Product, Ref, refs, size, unsigned
 from growthring.graph.groups import TensorSpec
 
 
@@ -38,15 +38,6 @@ def spans_of(specs: Iterable[TensorSpec], growing: Iterable[int]) -> list[Axis]:
     return list(found)
 
 
-def unsigned(axis: Axis) -> Axis:
-    """The axis without parities."""
-    if isinstance(axis, Ref):
-        return Ref(axis.group)
-    if isinstance(axis, (Product, Concat)):
-        return type(axis)(tuple(unsigned(p) for p in axis.parts))
-    return axis
-
-
 @dataclass(frozen=True)
 class Steps:
     """Groups that share one fraction of their full widths: `step`/`count`, `2·step`/`count`, …, 1.
@@ -65,6 +56,13 @@ class Steps:
         k = max(k, self.step * math.ceil(least / self.step))
         k = min(k, self.count)
         return {g: full[g] * k // self.count for g in self.groups}
+
+    def below(self, full: Mapping[int, int], fraction: float) -> dict[int, int]:
+        """Widths near a fraction that are not the full ones, where there are any."""
+        found = self.widths(full, fraction)
+        if found != {g: full[g] for g in self.groups}:
+            return found
+        return self.widths(full, (self.count - self.step) / self.count)
 
 
 def units_of(
@@ -96,7 +94,7 @@ def steps_of(
     round_to: int,
     units: Mapping[int, int] | None = None,
 ) -> list[Steps]:
-    """Which groups move together (equal sizes among `spans`), and in which steps.
+    """Which groups move together (equal sizes among `spans`), and in which steps (of `units` of their own).
 
     Widths are multiples of `round_to`, and of those in `units`.
 
@@ -145,3 +143,61 @@ def stage_widths(
     for steps in steps_of(spans, full, growing, round_to, units):
         result |= steps.widths(full, fraction)
     return result
+
+
+# Widths to try: a factor of a product shrinks more than the rest, so that neither takes the other's steps.
+_FACTOR_FRACTIONS = (0.5, 0.375, 0.25, 0.4375)
+_FRACTIONS = (0.75, 0.875, 0.625, 0.8125)
+
+
+def probe_widths(
+    spans: Sequence[Axis],
+    full: Mapping[int, int],
+    growing: Iterable[int],
+    factors: Iterable[int] = (),
+    variation: int = 0,
+    units: Mapping[int, int] | None = None,
+) -> dict[int, int]:
+    """Widths to try a model's code at: those that need not move together have different fractions.
+
+    With more than four such sets of groups some share a fraction; another `variation` parts those. Variation -1 is
+    the next smaller widths of all.
+
+    >>> probe_widths([], {0: 16, 1: 16, 2: 8}, [0, 1, 2], factors=[2])
+    {2: 4, 0: 12, 1: 14}
+    """
+    factors = set(factors)
+    result: dict[int, int] = {}
+    seen = {True: 0, False: 0}
+    sets = steps_of(spans, full, growing, 1, units)
+    for steps in sorted(sets, key=lambda s: full[s.groups[0]]):  # equal widths one after the other
+        is_factor = bool(factors & set(steps.groups))
+        options = _FACTOR_FRACTIONS if is_factor else _FRACTIONS
+        number, n = seen[is_factor], len(options)
+        seen[is_factor] += 1
+        digits = sum(
+            number // n**k for k in range(variation + 1)
+        )  # two sets differ in some variation
+        fraction = options[(digits + variation) % n] if variation >= 0 else 1.0
+        result |= steps.below(full, fraction)
+    return result
+
+
+def in_sets(full: Mapping[int, int], sets: Iterable[Sequence[int]]) -> list[Axis]:
+    """Spans that tie the widths of each set to one another and to nothing else."""
+    found: list[Axis] = []
+    taken = set(full.values())
+    for members in sets:
+        times = 1
+        while times * full[members[0]] in taken:
+            times += 1
+        taken.add(times * full[members[0]])
+        found += [Product((Fixed(times), Ref(g))) for g in members]
+    return found
+
+
+def in_proportion(full: Mapping[int, int], growing: Iterable[int]) -> list[Axis]:
+    """Spans that tie all growing widths to one another, each in its proportion to the others."""
+    members = sorted(growing)
+    common = math.lcm(*(full[g] for g in members)) if members else 1
+    return [Product((Fixed(common // full[g]), Ref(g))) for g in members]

@@ -13,12 +13,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from growthring.core.axes import Axis, Concat, Product, size
+from growthring.core.axes import Axis, Concat, Product
 from growthring.errors import UnsupportedModelError
 from growthring.graph.computed import computed_tensors
+from growthring.graph.follow import Attributes, follow_attributes
 from growthring.graph.groups import TensorSpec
+from growthring.graph.rebind import Rebinder
 
-Attributes = Mapping[tuple[str, str], tuple[Axis, ...]]
 AttributeHandler = Callable[[nn.Module, Mapping[str, TensorSpec]], dict[str, tuple[Axis, ...]]]
 _HANDLERS: dict[type[nn.Module], AttributeHandler] = {}
 
@@ -84,7 +85,10 @@ def named_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def copy_with(model: nn.Module, tensors: Mapping[str, torch.Tensor]) -> nn.Module:
-    """A deep copy of the model in which the named parameters and buffers are the given tensors."""
+    """A deep copy of the model in which the named parameters and buffers are the given tensors.
+
+    Functions that the model holds (hooks, lambdas over `self`) speak of the copy.
+    """
     memo: dict[int, Any] = {}
     for name, old in named_tensors(model).items():
         new = tensors.get(name)
@@ -98,7 +102,7 @@ def copy_with(model: nn.Module, tensors: Mapping[str, torch.Tensor]) -> nn.Modul
     for value in computed_tensors(model):
         memo[id(value)] = value.detach().clone()
     try:
-        return copy.deepcopy(model, memo)
+        twin = copy.deepcopy(model, memo)
     except Exception as error:
         raise UnsupportedModelError(
             f"{type(model).__name__} cannot be copied ({type(error).__name__}: {error}), so no "
@@ -106,43 +110,8 @@ def copy_with(model: nn.Module, tensors: Mapping[str, torch.Tensor]) -> nn.Modul
             "it. Remove what cannot be deep-copied (open files, locks, captured graphs), or pass "
             "build=."
         ) from error
-
-
-def owner(model: nn.Module, path: str, name: str) -> tuple[Any, str]:
-    """The object that holds an attribute: `name` may lead through plain objects (`config.hidden_size`)."""
-    holder: Any = model.get_submodule(path)
-    *steps, last = name.split(".")
-    for step in steps:
-        holder = getattr(holder, step)
-    return holder, last
-
-
-def follow_attributes(
-    model: nn.Module,
-    attributes: Attributes,
-    before: Mapping[int, int],
-    after: Mapping[int, int],
-) -> None:
-    """Sets the attributes that hold sizes.
-
-    An attribute that does not hold the size it should at widths `before` is left alone: it means
-    something else.
-    """
-    for (path, name), axes in attributes.items():
-        holder, last = owner(model, path, name)
-        value = getattr(holder, last, None)
-        old = [size(axis, before) for axis in axes]
-        new = [size(axis, after) for axis in axes]
-        if old == new:
-            continue
-        fresh: Any
-        if isinstance(value, int) and not isinstance(value, bool) and [value] == old:
-            fresh = new[0]
-        elif isinstance(value, (tuple, list)) and list(value) == old:
-            fresh = torch.Size(new) if isinstance(value, torch.Size) else type(value)(new)
-        else:
-            continue
-        setattr(holder, last, fresh)
+    Rebinder(memo, {id(item) for item in memo.values()}).rebind(twin)
+    return twin
 
 
 def empty_copy(
@@ -161,22 +130,3 @@ def empty_copy(
     twin = copy_with(model, tensors)
     follow_attributes(twin, attributes, before, after)
     return twin
-
-
-def adopt_attributes(model: nn.Module, built: nn.Module) -> None:
-    """Takes over the attributes (and classes) of a freshly built module of the same structure.
-
-    Everything but tensors and sub-modules, functions with widths in their closures included; methods bound to the
-    built modules are left alone.
-    """
-    for path, fresh in built.named_modules():
-        module = model.get_submodule(path)
-        if type(module) is not type(fresh):
-            module.__class__ = type(fresh)
-        for name, value in vars(fresh).items():
-            if name.startswith("_") or name == "training" or isinstance(value, torch.Tensor):
-                continue
-            if isinstance(getattr(value, "__self__", None), nn.Module):
-                continue
-            if getattr(module, name, None) is not value:
-                setattr(module, name, value)

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from torch import Tensor, nn
 
 from growthring.core.widen import widen_constant
-from growthring.graph.skeleton import copy_with, follow_attributes, named_tensors
+from growthring.graph.follow import follow_attributes
+from growthring.graph.skeleton import copy_with, named_tensors
 from growthring.methods.base import Job, Step
 from growthring.methods.rescale import constant_of
 from growthring.plan import Plan, built

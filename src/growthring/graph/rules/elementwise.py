@@ -113,6 +113,14 @@ def multiply(walk: Walk, op: Op) -> None:
         return
     a, b = infos[0], infos[-1]
     divides = "div" in op.name
+    if a.constant and not b.constant and not divides:
+        a, b = b, a
+    if b.constant and not a.constant and all(walk.size(axis) == 1 for axis in b.axes):
+        # a number that the code made a tensor of: it may change with a width as well
+        scale = walk.scales.fresh()
+        walk.scales.add("scalar", (a.scale,), scale, where=walk.where(), op=walk.index)
+        walk.set(out, axes, scale, constant=constant)
+        return
     for d, axis in enumerate(axes):
         if (spans[0][d] and spans[-1][d]) or (divides and spans[-1][d]):
             walk.even([axis])

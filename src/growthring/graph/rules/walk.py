@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from growthring.core.axes import Axis, Fixed, refs
+from growthring.core.axes import Axis, Fixed, refs, unsigned
 from growthring.core.variance import Record
 from growthring.errors import GrowthError, WidthGroupError
 from growthring.graph.recognise import Norm, affine_parameters, find_norms, mean_of
@@ -232,7 +232,8 @@ class Walk:
             return None
         site = found[0].site
         summed = {s.axis for s in self.statistics if (s.module, s.site) == site}
-        if {self.unifier.resolve(a) for a in summed if self.has_width(a)} != {axis}:
+        moving = {unsigned(self.unifier.resolve(a)) for a in summed if self.has_width(a)}
+        if moving != {unsigned(axis)}:
             return None
         sums = [o for o in self.trace.ops if o.site == site and o.name == found[0].name]
         means = {id(o) for o, _ in self._means.values()}

@@ -1,0 +1,80 @@
+"""Does a model compute what the plan's model of that stage computes? Shapes alone do not say so.
+
+A small model built with two heads instead of four has the same tensors and another function. So where its
+numbers differ from those of the plan's, both are rehearsed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from torch import nn
+
+from growthring.graph.compare import POWERS
+from growthring.graph.places import FixedPlaceError, Place, assign, plain_numbers, read
+from growthring.graph.rehearse import Rehearsal, rehearse
+from growthring.graph.skeleton import copy_with, named_tensors
+from growthring.graph.trace import ExampleInputs
+
+
+def disagreement(
+    model: nn.Module,
+    twin: nn.Module,
+    inputs: ExampleInputs,
+    outputs: Sequence[str] | None,
+    sizes: Iterable[tuple[int, int]],
+) -> tuple[Place, Any, Any] | None:
+    """The number that makes the model compute something else than `twin`: its place, what it is, what it should be.
+
+    Whole numbers count if the forward pass depends on them. Other ones may have been changed on purpose (a
+    temperature); they count if both are the same power of a width, as a factor is that follows it.
+
+    Args:
+        model: of some stage.
+        twin: the plan's of that stage; it is used up.
+        inputs: the example.
+        outputs: the named parts of the output that count.
+        sizes: of axes that grow, at that stage and in full.
+    """
+    differing = []
+    for place, wanted in plain_numbers(twin):
+        held = read(model, place)
+        if type(held) is type(wanted) and held != wanted:
+            differing.append((place, held, wanted))
+    if not differing:
+        return None
+
+    def run(changed: nn.Module) -> Rehearsal:
+        return rehearse(changed, inputs, outputs=outputs)
+
+    own = run(_copy(model))
+    if _same(own, run(twin)):
+        return None
+    powers = [(float(n) ** p, float(full) ** p) for n, full in sizes for p in POWERS]
+    for place, held, wanted in differing:
+        if isinstance(wanted, float):
+            if any(_close(held, a) and _close(wanted, b) for a, b in powers):
+                return place, held, wanted
+            continue
+        changed = _copy(model)
+        with contextlib.suppress(FixedPlaceError):
+            assign(changed, place, wanted)
+        if not _same(own, run(changed)):
+            return place, held, wanted
+    return None
+
+
+def _close(a: float, b: float) -> bool:
+    return math.isclose(a, b, rel_tol=1e-6)  # it may have come through float32
+
+
+def _copy(model: nn.Module) -> nn.Module:
+    return copy_with(model, {n: t.detach() for n, t in named_tensors(model).items()})
+
+
+def _same(a: Rehearsal, b: Rehearsal) -> bool:
+    alike = a.error == b.error if a.error else a.same_shapes(b)
+    return alike and a.same_numbers(b)
