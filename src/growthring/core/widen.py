@@ -36,9 +36,13 @@ def _take(tensor: torch.Tensor, axis: int, where: Places) -> torch.Tensor:
 def normal(
     shape: Sequence[int], std: float, like: torch.Tensor, generator: torch.Generator | None
 ) -> torch.Tensor:
-    """N(0, std²) in the type and on the device of `like`, drawn on the generator's device."""
+    """N(0, std²) in the type and on the device of `like`, drawn on the generator's device.
+
+    The numbers are the same in every floating-point type, so that a copy of a weight in another type
+    (master weights, an average in float64) gets those that the weight gets.
+    """
     device = generator.device if generator is not None else like.device
-    dtype = torch.float32 if like.dtype in (torch.float16, torch.bfloat16) else like.dtype
+    dtype = torch.float32 if like.is_floating_point() else like.dtype
     drawn = torch.empty(tuple(shape), dtype=dtype, device=device)
     return drawn.normal_(0.0, std, generator=generator).to(like)
 
