@@ -317,7 +317,10 @@ class Grower:
             for name in grown
         }
         notes: list[str] = []
-        for optimizer in self.optimizers:
+        states: dict[int, torch.optim.Optimizer] = {}
+        for optimizer in self.optimizers:  # a wrapper may share the state of the one inside
+            states.setdefault(id(optimizer.state), optimizer)
+        for optimizer in states.values():
             notes += grow_state(
                 optimizer, changed, regrow, self.rings.num_rings, self.unknown_state, undo
             )

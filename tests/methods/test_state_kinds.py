@@ -397,8 +397,11 @@ def gradients(model, plan):
     return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
 
 
-@pytest.mark.parametrize("net", NETS)
-@pytest.mark.parametrize("method", ["paired", "net2net"])
+@pytest.mark.parametrize(
+    ("method", "net"),
+    [(m, n) for m in ("paired", "net2net") for n in NETS]
+    + [(MADE["gradmax"], n) for n in ("mlp", "conv_bn", "wrn", "dense", "mobilenet")],
+)
 def test_gradients_and_moments_are_those_of_the_grown_function(method, net):
     """Where the function stays, what is kept of a gradient stays the gradient of that function."""
     plan = plan_of_net(net)
@@ -406,6 +409,7 @@ def test_gradients_and_moments_are_those_of_the_grown_function(method, net):
         pytest.skip("statistics that fade in take their share of the gradient from originals alone")
     model = seed_of(plan)
     options = {"method": method, "noise": 0.0, "generator": torch.Generator().manual_seed(3)}
+    options |= {"batches": [(plan.example_inputs, None)], "loss": lambda out, _: out.square().sum()}
     rescaling = {"lr": 0.0, "state_at_growth": "rescale"}
     optimizers = [
         gr.optim.SGD(model.parameters(), momentum=0.9, **rescaling),

@@ -14,7 +14,8 @@ import copy
 import math
 from collections import OrderedDict, defaultdict
 from dataclasses import dataclass
-from typing import Any
+from types import MethodType
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -94,31 +95,66 @@ def newborn_state(
     return result
 
 
-def _first_state(
-    optimizer: Optimizer, group: dict[str, Any], start: Tensor, gradient: Tensor
-) -> tuple[dict[str, Any], Tensor]:
-    """State and value of a dummy after its first step, by an optimizer that shares nothing it changes."""
-    dummy = torch.nn.Parameter(start.clone())
-    probe = object.__new__(type(optimizer))
-    for name, value in optimizer.__dict__.items():
-        probe.__dict__[name] = copy.copy(value) if isinstance(value, (dict, list, set)) else value
+def _probe(
+    optimizer: Optimizer, group: dict[str, Any], dummy: Tensor, made: dict[int, Any]
+) -> Optimizer:
+    """A copy of an optimizer, and of those that it drives, with nothing but a dummy to step.
+
+    Args:
+        optimizer: to copy.
+        group: the settings that the dummy gets.
+        dummy: the parameter.
+        made: what stands in for optimizers, groups and states, so that what is shared stays shared.
+    """
+    if id(optimizer) in made:
+        return cast(Optimizer, made[id(optimizer)])
+    probe: Optimizer = object.__new__(type(optimizer))
+    made[id(optimizer)] = probe
+
+    def stand_in(value: Any) -> Any:
+        if isinstance(value, Optimizer):
+            index = {id(p) for p in group["params"]}
+            own = [g for g in value.param_groups if any(id(p) in index for p in g["params"])]
+            return _probe(value, own[0] if own else {"params": []}, dummy, made)
+        if not isinstance(value, (dict, list, tuple, set)):
+            return value
+        held = list(value.values() if isinstance(value, dict) else value)
+        if not any(isinstance(v, Optimizer) for v in held):
+            return copy.copy(value)
+        if isinstance(value, dict):
+            return {k: stand_in(v) for k, v in value.items()}
+        return type(value)(stand_in(v) for v in value)
+
+    for name, value in vars(optimizer).items():
+        probe.__dict__[name] = stand_in(value)
     for name in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"):
         setattr(probe, name, OrderedDict())
     if "_book" in probe.__dict__:
         probe._book = type(probe._book)(probe)  # type: ignore[attr-defined]
     quiet = {"weight_decay": 0.0} if "weight_decay" in group else {}
-    probe.param_groups = [{**group, **quiet, "params": [dummy]}]
-    probe.state = defaultdict(dict)
-    step: Any = type(probe).step
-    if getattr(step, "hooked", False):  # torch's wrapper, which would run everybody's global hooks
-        step = step.__wrapped__
+    groups = [{**group, **quiet, "params": [dummy]}] if group["params"] else []
+    probe.param_groups = made.setdefault(id(optimizer.param_groups), groups)
+    probe.state = made.setdefault(id(optimizer.state), defaultdict(dict))
+    # The plain function: torch's wrapper would run everybody's hooks, a scheduler's is bound to the original.
+    step: Any = type(optimizer).step
+    step = step.__wrapped__ if getattr(step, "hooked", False) else step
+    probe.__dict__["step"] = MethodType(step, probe)
+    return probe
+
+
+def _first_state(
+    optimizer: Optimizer, group: dict[str, Any], start: Tensor, gradient: Tensor
+) -> tuple[dict[str, Any], Tensor]:
+    """State and value of a dummy after its first step, by an optimizer that shares nothing it changes."""
+    dummy = torch.nn.Parameter(start.clone())
+    probe = _probe(optimizer, group, dummy, {})
     with torch.random.fork_rng(devices=[]):
         try:
             dummy.grad = gradient
-            step(probe)
+            probe.step()
         except RuntimeError:  # SparseAdam
             dummy.grad = gradient.to_sparse(1) if gradient.dim() > 1 else gradient.to_sparse()
-            step(probe)
+            probe.step()
     return dict(probe.state.get(dummy, {})), dummy.detach()
 
 

@@ -21,10 +21,11 @@ from growthring.core.axes import Layout
 from growthring.core.widen import formatted, widen_constant
 from growthring.errors import GrowthStepError
 from growthring.optim.ages import born
+from growthring.optim.held import held_optimizers, refuse_hidden, tensors_in
 from growthring.optim.newborn import CannotTell, Newborn, newborn_state
 from growthring.optim.options import option
 
-Regrow = Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
+Regrow = Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,8 @@ def grow_state(
     Returns:
         Notes for the report.
     """
+    refuse_hidden(optimizer, {p: (how.name, how.shape) for p, how in grown.items()})
+    sharing = [o for o in (optimizer, *held_optimizers(optimizer)) if o.state is optimizer.state]
     before = {p: dict(values) for p, values in optimizer.state.items()}
     after: dict[Tensor, dict[str, Any] | None] = {}
     copies: dict[str, dict[Tensor, Tensor]] = {}
@@ -96,7 +99,7 @@ def grow_state(
                 after[p] = None
                 reset.append(str(error))
                 continue
-            if getattr(optimizer, "_rings_have_state", False):
+            if any(getattr(one, "_rings_have_state", False) for one in sharing):
                 after[p] = {**(after.get(p) or state), "births": born(state, num_rings)}
     for key, values in copies.items():
         _take_the_same_step(key, values, grown, regrow, after)
@@ -163,6 +166,8 @@ class _Newborns:
         self._known: dict[tuple[int, torch.dtype], dict[str, Newborn] | CannotTell] = {}
 
     def __call__(self, parameter: Tensor) -> dict[str, Newborn] | CannotTell:
+        if not parameter.dim():  # of a vector it shows which numbers are one for each entry
+            parameter = parameter.detach()[None]
         key = (parameter.dim(), parameter.dtype)
         if key not in self._known:
             try:
@@ -189,10 +194,10 @@ def _grow(
     old_shape = tuple(parameter.shape) if how is None else how.shape
     for key, value in state.items():
         if not isinstance(value, Tensor):
-            if _holds_tensors(value):
+            if any(t.numel() > 1 for t in tensors_in(value)):
                 raise _unknown(optimizer, key, how, f"is a {type(value).__name__} of tensors")
             continue
-        if value.dim() == 0:
+        if value.dim() == 0 and (old_shape or how is None):
             continue
         known = newborns(parameter)
         if isinstance(known, CannotTell):
@@ -202,6 +207,8 @@ def _grow(
             continue
         if newborn is None or tuple(value.shape) != _shape(newborn, old_shape):
             found = f"has shape {tuple(value.shape)}, the parameter {old_shape}"
+            if tuple(value.shape) == old_shape:
+                found = "is no constant and no copy of the weights in a new parameter's first step"
             raise _unknown(optimizer, key, how, found)
         if how is None:
             continue
@@ -213,6 +220,8 @@ def _grow(
 
 
 def _shape(newborn: Newborn, shape: tuple[int, ...]) -> tuple[int, ...]:
+    if not shape:
+        return ()
     if newborn.is_flat:
         return (math.prod(shape),)
     return tuple(1 if axis is None else shape[axis] for axis in newborn.axes)
@@ -225,6 +234,8 @@ def _widen(value: Tensor, how: Grown, newborn: Newborn, rescale: bool) -> Tensor
         return _widen(value.reshape(how.shape), how, shaped, rescale).flatten()
     if rescale and newborn.degree and how.is_divided:
         value = value / _along(how.divisor, newborn, value, how.shape) ** newborn.degree
+    if not how.shape:
+        return value
     one = Layout(torch.zeros(1, dtype=torch.int64), *(torch.ones(1, dtype=torch.int64),) * 2)
     layouts = [one if axis is None else how.layouts[axis] for axis in newborn.axes]
     if not any(lay.grows for lay in layouts):
@@ -244,14 +255,6 @@ def _along(
     gone = [axis for axis in range(len(shape)) if axis not in kept]
     full = full.mean(dim=gone) if gone else full
     return full.permute([sorted(kept).index(a) for a in kept]).reshape(value.shape)
-
-
-def _holds_tensors(value: Any) -> bool:
-    if isinstance(value, Mapping):
-        return any(_holds_tensors(v) for v in value.values())
-    if isinstance(value, (list, tuple)):
-        return any(_holds_tensors(v) for v in value)
-    return isinstance(value, Tensor) and value.numel() > 1
 
 
 def _unknown(optimizer: Optimizer, key: str, how: Grown | None, found: str) -> GrowthStepError:
