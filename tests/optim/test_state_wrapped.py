@@ -117,6 +117,16 @@ def test_a_growth_takes_no_step_with_the_optimizer_inside(shares):
     torch.testing.assert_close(after, before, rtol=1e-12, atol=1e-13)
 
 
+def test_an_optimizer_inside_that_knows_its_wrapper():
+    plan, model, outer, _ = wrapped("Adam", shares=False)
+    outer.inner.outer = outer
+    grower = grower_of(model, plan, outer, method="net2net")
+    train(model, plan, outer, 2)
+    grower.grow()
+    train(model, plan, outer, 2)
+    assert is_finite(model) and len(grower.optimizers) == 2
+
+
 def test_a_chain_of_optimizers():
     plan = plan_of("mlp")
     model = plan.build_seed()
@@ -140,17 +150,28 @@ class Apart(T.SGD):
         self.slow_weights = [[p.detach().clone() for p in g["params"]] for g in self.param_groups]
 
 
+class InGroups(T.SGD):
+    """Keeps them in its parameter groups."""
+
+    def __init__(self, params):
+        super().__init__(params, lr=0.05)
+        for group in self.param_groups:
+            group["slow"] = {i: p.detach().clone() for i, p in enumerate(group["params"])}
+
+
 @pytest.mark.parametrize("unknown", ["refuse", "reset"])
-def test_tensors_outside_the_state_are_refused_by_name(unknown):
+@pytest.mark.parametrize(
+    ("kind", "place"),
+    [(Apart, r"Apart\.slow_weights"), (InGroups, r"InGroups\.param_groups\[0\]\.slow")],
+)
+def test_tensors_outside_the_state_are_refused_by_name(kind, place, unknown):
     plan = plan_of("mlp")
     model = plan.build_seed()
-    optimizer = Apart(model.parameters())
+    optimizer = kind(model.parameters())
     grower = grower_of(model, plan, optimizer, unknown_state=unknown)
     train(model, plan, optimizer, 1)
     before = snapshot(model, optimizer, grower)
-    with pytest.raises(
-        gr.GrowthError, match=r"Apart\.slow_weights .*outside the optimizer's state"
-    ):
+    with pytest.raises(gr.GrowthError, match=rf"{place} .*outside the optimizer's state"):
         grower.grow()
     assert_same(before, snapshot(model, optimizer, grower))
 
