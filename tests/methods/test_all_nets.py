@@ -55,7 +55,8 @@ def test_what_is_claimed_holds_in_both_modes_on_fresh_inputs(method, net):
         before = {(i, t): run(model, x, t)[0] for i, x in enumerate(inputs) for t in (False, True)}
         report = grower.grow()
         claims = not any("function changes" in note for note in report.notes)
-        assert claims == (method in EXACT), report.notes
+        is_still = plan.stage_widths[grower.stage] == plan.stage_widths[grower.stage - 1]
+        assert is_still or claims == (method in EXACT), report.notes
         for (i, training), outputs in before.items():
             for a, b in zip(outputs, run(model, inputs[i], training)[0], strict=True):
                 assert a.dtype == b.dtype == torch.float64 and bool(torch.isfinite(b).all())
