@@ -16,6 +16,7 @@ from growthring.graph.agree import disagreement
 from growthring.graph.groups import TensorSpec
 from growthring.graph.skeleton import named_tensors
 from growthring.optim.geometry import ParameterRings
+from growthring.optim.held import held_optimizers
 from growthring.optim.newborn import check_plain
 from growthring.plan import Plan
 
@@ -100,7 +101,9 @@ def check_optimizers(model: nn.Module, optimizer: Any) -> list[torch.optim.Optim
                 f"a parameter is twice in {type(one).__name__}; it would be stepped twice."
             )
         optimizers.append(one)
-    return optimizers
+    # What a wrapper drives grows too, after it: the wrapper knows all of a state that they share.
+    inner = {id(o): o for one in optimizers for o in held_optimizers(one)}
+    return [o for o in optimizers if id(o) not in inner] + list(inner.values())
 
 
 def averaged_modules(averages: Any, plan: Plan, stage: int) -> list[nn.Module]:

@@ -30,7 +30,7 @@ from growthring.methods import Growth, GrowthMethod, Job, Paired, Step, make_met
 from growthring.methods.base import Batch, Loss
 from growthring.methods.magnitudes import following_magnitudes
 from growthring.optim.base import RingOptimizer
-from growthring.optim.state import Grown, drop_state, grow_state
+from growthring.optim.state import Grown, Regrow, drop_state, grow_state
 from growthring.optim.wrap import book_of
 from growthring.outcome import Outcome
 from growthring.plan import Plan
@@ -182,10 +182,10 @@ class Grower:
         outcome = Outcome(self.model, step, self.stage + 1, trials)
         for hold_norms in (False, True):
             growth = following_magnitudes(self._search(step, body, hold_norms), step)
-            before = self.generator.get_state()
-            olds = growth.gradient_divisors(body.tensors)
+            divisors = growth.gradient_divisors(body.tensors)
+            regrow = self._regrow(growth)
             grown = growth.tensors(body.tensors, self.generator)
-            body.install(step, grown, olds)
+            body.install(step, grown, divisors)
             outcome.measure()
             if hold_norms or not outcome.shows_eps(growth.factors):
                 break
@@ -195,9 +195,9 @@ class Grower:
             growth.add_noise(grown, self.noise, self.generator)
             outcome.measure(with_noise=True)
         for average in self._averages:
-            self._grow_average(average, step, growth, before)
+            self._grow_average(average, step, growth, regrow)
         self.rings.append(step.after)
-        notes = self._grow_optimizers(step, grown, olds)
+        notes = self._grow_optimizers(step, grown, divisors, regrow)
         notes = [*(self._trial_notes if measure else ()), *notes]
         return outcome.report(growth, len(body.fades), notes)
 
@@ -340,7 +340,8 @@ class Grower:
         self,
         step: Step,
         grown: Mapping[str, torch.Tensor],
-        olds: Mapping[str, float | torch.Tensor],
+        divisors: Mapping[str, float | torch.Tensor],
+        regrow: Regrow,
     ) -> list[str]:
         """Grows the optimizers' state and tells them the rings; returns notes."""
         tensors, specs = self._body.tensors, self.plan.groups.specs
@@ -349,27 +350,43 @@ class Grower:
                 name,
                 specs[name].shape(step.before),
                 step.layouts(specs[name].axes),
-                olds.get(name, 1.0),
+                divisors.get(name, 1.0),
             )
             for name in grown
         }
         notes: list[str] = []
-        for optimizer in self.optimizers:
-            notes += grow_state(optimizer, changed, self.rings.num_rings, self.unknown_state)
+        states: dict[int, torch.optim.Optimizer] = {}
+        for optimizer in self.optimizers:  # a wrapper may share the state of the one inside
+            states.setdefault(id(optimizer.state), optimizer)
+        for optimizer in states.values():
+            notes += grow_state(
+                optimizer, changed, regrow, self.rings.num_rings, self.unknown_state
+            )
         self._bind()
         return notes
 
-    def _grow_average(
-        self, average: Body, step: Step, growth: Growth, generator_state: torch.Tensor
-    ) -> None:
+    def _regrow(self, growth: Growth) -> Regrow:
+        """The step that the model is about to take, for copies of its weights: the same new entries and noise.
+
+        Copies of some of the weights do; the model's own as they are now stand in for the others.
+        """
+        old = {name: tensor.detach() for name, tensor in self._body.tensors.items()}
+        generator_state = self.generator.get_state()
+
+        def regrow(copies: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+            generator = torch.Generator(self.generator.device)
+            generator.set_state(generator_state)
+            grown = growth.tensors({**old, **copies}, generator)
+            if self.noise:
+                growth.add_noise(grown, self.noise, generator)
+            return grown
+
+        return regrow
+
+    def _grow_average(self, average: Body, step: Step, growth: Growth, regrow: Regrow) -> None:
         """Grows an average with the very entries that the model got, so that it stays an average of it."""
-        generator = torch.Generator(self.generator.device)
-        generator.set_state(generator_state)
         tensors = average.tensors
-        grown = growth.tensors(tensors, generator)
-        if self.noise:
-            growth.add_noise(grown, self.noise, generator)
-        average.install(step, grown, growth.gradient_divisors(tensors))
+        average.install(step, regrow(tensors), growth.gradient_divisors(tensors))
 
 
 def _method(method: str | GrowthMethod, variance_transfer: Mode) -> GrowthMethod:

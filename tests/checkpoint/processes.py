@@ -3,7 +3,6 @@
 import os
 import signal
 import sys
-import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -11,33 +10,34 @@ from pathlib import Path
 EVENTS = {"open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.scandir", "os.truncate"}
 
 
-def run_in_child(
-    work: Callable[[], object],
-    kill_after: float | None = None,
-    once: Callable[[], bool] = lambda: True,
-) -> int:
+def run_in_child(work: Callable[..., object], kill_after: int | None = None) -> int:
     """Runs `work` in a forked child; returns its exit code, or minus the signal that ended it.
 
-    It is killed after some seconds, at the first moment after that when `once` holds.
+    With `kill_after`, `work` is given a function to call whenever it has come a bit further. The child is
+    killed when it has called it so often: at some moment after that, as it goes on all the while.
     """
+    told, tell = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
-            work()
+            os.close(told)
+            work() if kill_after is None else work(lambda: os.write(tell, b"!"))
             os._exit(0)
         except BaseException:
             traceback.print_exc()
             sys.stderr.flush()
             os._exit(1)
-    if kill_after is not None:
-        try:
-            time.sleep(kill_after)
-            end = time.monotonic() + 10
-            while not once() and time.monotonic() < end:
-                pass
-        finally:
-            os.kill(pid, signal.SIGKILL)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    os.close(tell)
+    try:
+        if kill_after is not None:
+            while kill_after > 0 and (found := os.read(told, kill_after)):
+                kill_after -= len(found)
+            os.kill(
+                pid, signal.SIGKILL
+            )  # a child that ended by itself is still there to be waited for
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    finally:
+        os.close(told)
 
 
 def on_call(folder: Path, number: int, act: Callable[[], None]) -> Callable[[], int]:

@@ -150,13 +150,14 @@ def test_killed_and_resumed_has_no_line_twice(path):
     position, step, total = 0, 0, 0
     for _ in range(12):
 
-        def work(position=position, step=step):
+        def work(tell, position=position, step=step):
             with JsonLines(path) as log:
                 log.truncate(position)
                 for i in range(step, step + 10**6):
                     log.append({"step": i, "text": "x" * (i * 37 % 5000)})
+                    tell()
 
-        assert run_in_child(work, random_source.uniform(0.0, 0.02)) == -signal.SIGKILL
+        assert run_in_child(work, random_source.randint(0, 20)) == -signal.SIGKILL
         with JsonLines(path) as log:
             steps = [row["step"] for row in log]
             assert steps == list(range(len(steps)))

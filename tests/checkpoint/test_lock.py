@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -78,40 +77,35 @@ def test_another_program_is_refused(tmp_path):
     assert int(output) == os.getpid()
 
 
-def wait_for(condition, seconds=10.0):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.005)
-
-
 def test_a_killed_process_has_let_go_at_once_though_its_workers_live(tmp_path):
-    worker_file = tmp_path / "worker"
+    told, tell = os.pipe()
+    wait, end = os.pipe()  # whoever reads from it waits until this process closes the other end
     pid = os.fork()
     if pid == 0:
+        os.close(end)
         RunLock(tmp_path).acquire()
         worker = os.fork()  # a data loader
-        if worker == 0:
-            time.sleep(60)
-            os._exit(0)
-        worker_file.with_suffix(".part").write_text(str(worker))
-        worker_file.with_suffix(".part").rename(worker_file)
-        time.sleep(60)
+        if worker:
+            os.write(tell, f"{worker}\n".encode())
+        os.read(wait, 1)
         os._exit(0)
+    os.close(tell)
+    os.close(wait)
     try:
-        wait_for(worker_file.exists)
+        worker = int(os.read(told, 100))
         with pytest.raises(RunLockedError, match=f"process {pid} on"):
             RunLock(tmp_path).acquire()
     finally:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-    worker = int(worker_file.read_text())
     try:
         os.kill(worker, 0)  # it lives
         with RunLock(tmp_path):
             assert held_elsewhere(tmp_path)
     finally:
         os.kill(worker, signal.SIGKILL)
+        os.close(told)
+        os.close(end)
 
 
 def test_a_worker_that_ends_does_not_unlock_its_parent(tmp_path):

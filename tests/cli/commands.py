@@ -1,12 +1,15 @@
 """The command `growthring`, in this process and in one of its own."""
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
-import time
+import threading
 
 from growthring.cli import main
+
+HANGS = 1800.0  # seconds; only ever turns a hang into a failure
 
 TINY = [
     *("--recipe", "demo", "--set", "epochs=3", "--set", "stages=3", "--set", "num_train=96"),
@@ -14,13 +17,26 @@ TINY = [
 ]
 
 OWN = """\
-import os, time
+import glob, os
 import torch
 from torch import nn
 from growthring.train import Recipe
 
-class Slow(nn.Module):
-    '''Linear layers and a LayerNorm; each pass may take its time, as SLOW says.'''
+def wait_at_gate():
+    '''Once a run has come so far: tells the test, and goes on when the test says so or ends.'''
+    folder, step, passes, told, go = os.environ['GATE'].rsplit(':', 4)
+    found = glob.glob(os.path.join(folder, 'checkpoints', 'step-*[0-9]'))
+    is_there = bool(glob.glob(os.path.join(folder, 'config.json')))
+    if is_there and any(int(path[-9:]) >= int(step) for path in found):
+        if int(passes) > 1:
+            os.environ['GATE'] = f'{folder}:{step}:{int(passes) - 1}:{told}:{go}'
+            return
+        del os.environ['GATE']
+        os.write(int(told), b'!')
+        os.read(int(go), 1)
+
+class Gated(nn.Module):
+    '''Linear layers and a LayerNorm, which stop at the gate of a test.'''
 
     def __init__(self, width):
         super().__init__()
@@ -28,12 +44,12 @@ class Slow(nn.Module):
         self.down, self.drop = nn.Linear(width, 10), nn.Dropout(0.1)
 
     def forward(self, x):
-        if not torch.compiler.is_exporting():
-            time.sleep(float(os.environ.get('SLOW', '0')))
+        if 'GATE' in os.environ and not torch.compiler.is_exporting():
+            wait_at_gate()
         return self.down(self.drop(self.norm(self.up(x.flatten(1)))))
 
 def mine():
-    return Recipe('mine', Slow, {'width': 8}, input_shape=(1, 8, 8), shift=1, mirror=False,
+    return Recipe('mine', Gated, {'width': 8}, input_shape=(1, 8, 8), shift=1, mirror=False,
         num_train=96, batch_size=16, stages=3, epochs=3, growth=None, lr=0.05)
 
 def fails():
@@ -57,24 +73,80 @@ def run(capsys, *arguments):
     return status, out, err
 
 
-def start(*arguments, slow=0.0):
+def start(*arguments):
     """The command in a process of its own."""
-    environment = os.environ | {"SLOW": str(slow), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "growthring", *map(str, arguments)]
+    return _started(arguments, {}, ())
+
+
+class Gate:
+    """Stops the command `growthring` in a process of its own, within a pass of the model of OWN.
+
+    It stops at a pass after a checkpoint of that step, or a later one, is in the folder (which may be a
+    pattern), so the order of events is the test's. Nothing here waits for a time.
+
+    Attributes:
+        process: it.
+    """
+
+    def __init__(self, folder, step, *arguments, passes=1):
+        self._told, told = os.pipe()
+        go, self._go = os.pipe()
+        place = {"GATE": f"{folder}:{step}:{passes}:{told}:{go}"}
+        self.process = _started(arguments, place, (told, go))
+        self._guard = _guard(self.process)
+        os.close(told)
+        os.close(go)
+
+    def wait(self):
+        """Returns when the process stands at the gate."""
+        if os.read(self._told, 1) != b"!":  # it ended, and its end of the pipe with it
+            raise AssertionError(f"it never came to the gate: {self.process.communicate()}")
+
+    def open(self):
+        """Lets it go on."""
+        os.write(self._go, b"!")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self._guard.cancel()
+        for end in (self._told, self._go):
+            os.close(end)
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+        self.process.stderr.close()
+
+
+def _started(arguments, environment, descriptors):
     return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+        [sys.executable, "-m", "growthring", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"} | environment,
+        pass_fds=descriptors,
     )
 
 
-def wait_for_step(process, folder, step, seconds=60.0):
-    """Waits until a run has written a checkpoint of that step or a later one."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end and process.poll() is None:
-        found = (folder / "checkpoints").glob("step-*[0-9]")
-        if any(int(path.name[5:]) >= step for path in found):
-            return
-        time.sleep(0.02)
-    raise AssertionError(f"no checkpoint of step {step}: {process.poll()}")
+def _guard(process):
+    """Ends a process that hangs, so that the test fails."""
+    timer = threading.Timer(HANGS, process.kill)
+    timer.daemon = True
+    timer.start()
+    return timer
+
+
+def lines_of(process):
+    """What it says on standard error, line by line as it says it; it has ended when the lines have."""
+    guard = _guard(process)
+    try:
+        yield from process.stderr
+        process.wait()
+    finally:
+        guard.cancel()
 
 
 def one_object(text):

@@ -6,7 +6,7 @@ import pytest
 
 from growthring.checkpoint import RunLock, read_json
 from growthring.compare import KNOWN
-from tests.cli.commands import OWN, one_object, run, start, wait_for_step
+from tests.cli.commands import HANGS, OWN, Gate, lines_of, one_object, run, start
 
 FILES = {"comparison.json", "table.md", "results.json", "accuracy-cost.svg", "report.html"}
 
@@ -57,12 +57,13 @@ def test_list_explains_the_contenders(capsys):
 
 def test_ctrl_c_then_the_same_command_or_train_goes_on(arguments, capsys, tmp_path):
     more = ["--methods", "paired", "--seeds", "1"]
-    process = start(*arguments, *more, "--checkpoint-minutes", "0", slow=0.05)
     folder = tmp_path / "out" / "paired" / "seed-0"
-    wait_for_step(process, folder, 3)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 130 and "Traceback" not in err
+    with Gate(folder, 3, *arguments, *more, "--checkpoint-minutes", "0") as gate:
+        gate.wait()
+        gate.process.send_signal(signal.SIGINT)
+        gate.open()
+        _, err = gate.process.communicate(timeout=HANGS)
+        assert gate.process.returncode == 130 and "Traceback" not in err
     assert "stopped in paired, seed 0" in err and "same command goes on" in err
     assert not (folder / "result.json").exists()
     status, _, err = run(capsys, "train", "--resume", folder)
@@ -74,10 +75,16 @@ def test_ctrl_c_then_the_same_command_or_train_goes_on(arguments, capsys, tmp_pa
 
 def test_two_processes_share_the_work(arguments, capsys, tmp_path):
     more = ["--methods", "paired,vt,ra", "--seeds", "1", "--clock", "cpu"]
-    processes = [start(*arguments, *more, slow=0.02) for _ in range(2)]
-    said = [process.communicate(timeout=240)[1] for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], said
-    shares = [[line for line in text.splitlines() if line.startswith("run ")] for text in said]
+    with Gate(tmp_path / "out" / "*" / "seed-0", 0, *arguments, *more) as gate:
+        gate.wait()  # in a run of its own, until the other one has begun another
+        other, said = start(*arguments, *more), [[], []]
+        for line in lines_of(other):
+            if line.startswith("run ") and not any(one.startswith("run ") for one in said[1]):
+                gate.open()
+            said[1].append(line)
+        said[0] = gate.process.communicate(timeout=HANGS)[1].splitlines()
+        assert (gate.process.returncode, other.returncode) == (0, 0), said
+    shares = [[line.strip() for line in text if line.startswith("run ")] for text in said]
     assert all(shares) and not set(shares[0]) & set(shares[1])
     status, out, err = run(capsys, *arguments, *more)  # what waited when the first one was done
     rest = [line for line in err.splitlines() if line.startswith("run ")]

@@ -8,7 +8,7 @@ import pytest
 
 from growthring.checkpoint import list_checkpoints, read_json
 from growthring.cli import main
-from tests.cli.commands import OWN, TINY, one_object, run, start, wait_for_step
+from tests.cli.commands import HANGS, OWN, TINY, Gate, lines_of, one_object, run
 from tests.train.runs import assert_same_run
 
 
@@ -46,15 +46,16 @@ def test_train_json_and_quiet(capsys, tmp_path):
 def test_ctrl_c_says_how_to_go_on_and_a_second_process_is_refused(own, whole, capsys, tmp_path):
     folder = tmp_path / "run"
     arguments = ["--recipe", f"{own}:mine", "--out", folder, "--checkpoint-steps", "1"]
-    process = start("train", *arguments, slow=0.1)
-    wait_for_step(process, folder, 4)
-    status, _, err = run(capsys, "train", "--resume", folder)
-    assert status == 2 and f"process {process.pid}" in err and "Traceback" not in err
-    status, _, err = run(capsys, "train", *arguments)
-    assert status == 2 and f"process {process.pid}" in err
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 130
+    with Gate(folder, 4, "train", *arguments) as gate:
+        gate.wait()
+        status, _, err = run(capsys, "train", "--resume", folder)
+        assert status == 2 and f"process {gate.process.pid}" in err and "Traceback" not in err
+        status, _, err = run(capsys, "train", *arguments)
+        assert status == 2 and f"process {gate.process.pid}" in err
+        gate.process.send_signal(signal.SIGINT)
+        gate.open()
+        _, err = gate.process.communicate(timeout=HANGS)
+        assert gate.process.returncode == 130
     assert f"growthring train --resume {folder}" in err and "Traceback" not in err
     assert not (folder / "result.json").exists()
     status, _, err = run(capsys, "train", "--resume", folder)
@@ -66,39 +67,33 @@ def test_ctrl_c_says_how_to_go_on_and_a_second_process_is_refused(own, whole, ca
 def test_two_ctrl_c_end_at_once(own, whole, capsys, tmp_path):
     folder = tmp_path / "run"
     arguments = ["--recipe", f"{own}:mine", "--out", folder, "--checkpoint-steps", "1"]
-    process = start("train", *arguments, slow=2.0)
-    wait_for_step(process, folder, 0)
-    for line in process.stderr:
-        if "Training costs" in line:
-            break
-    try:
-        process.wait(3.0)
-    except Exception:
-        process.send_signal(signal.SIGINT)
-    for line in process.stderr:
-        if "Ctrl-C again" in line:
-            break
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=20)
-    assert process.returncode == 130 and "interrupted" in err and "Traceback" not in err
+    with Gate(folder, 1, "train", *arguments) as gate:  # which is never opened
+        gate.wait()
+        gate.process.send_signal(signal.SIGINT)
+        err = ""
+        for line in lines_of(gate.process):
+            err += line
+            if "Ctrl-C again" in line:
+                gate.process.send_signal(signal.SIGINT)
+        assert gate.process.returncode == 130 and "interrupted" in err and "Traceback" not in err
     assert run(capsys, "train", "--resume", folder, "--quiet")[0] == 0
     assert_same_run(whole, folder)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("steps", [["--checkpoint-steps", "1"], ["--checkpoint-steps", "3"], []])
-def test_killed_at_random_moments(steps, own, whole, capsys, tmp_path):
+def test_killed_at_many_moments(steps, own, whole, capsys, tmp_path):
+    """Within a pass, and wherever it is when it has been let go."""
     folder = tmp_path / "run"
     arguments = ["--recipe", f"{own}:mine", "--out", folder]
-    for number, delay in enumerate((0.05, 0.31, 0.73, 0.52, 1.1)):
+    for number, passes in enumerate((1, 3, 5, 2, 4)):
         first = [*arguments, *steps] if number == 0 else ["--resume", folder, *steps]
-        process = start("train", *first, slow=0.03)
-        wait_for_step(process, folder, 0)
-        try:
-            process.wait(3.0 * (number > 0) + delay)
-        except Exception:
-            process.kill()
-        process.communicate()
+        with Gate(folder, 0, "train", *first, passes=passes) as gate:
+            gate.wait()
+            if number % 2:
+                gate.open()
+            gate.process.kill()
+            gate.process.communicate()
     assert run(capsys, "train", "--resume", folder, "--quiet")[0] == 0
     assert_same_run(whole, folder)
 

@@ -14,6 +14,7 @@ from growthring.errors import InputError
 from tests.data.layouts import write_images
 
 CROP = Crop(8, 9)
+HANGS = 1800.0  # seconds; only ever turns a hang into a failure
 
 
 @pytest.fixture
@@ -71,34 +72,37 @@ def test_threads_and_their_timing_change_nothing(folder: ImageFolder, monkeypatc
 
 def test_batches_are_begun_ahead(folder: ImageFolder, monkeypatch):
     begun: list[Path] = []
-    monkeypatch.setattr(
-        "growthring.data.folder_batches.decode", lambda path: begun.append(path) or decode(path)
-    )
+    each = threading.Semaphore(0)
+
+    def counted(path: Path):
+        begun.append(path)
+        each.release()
+        return decode(path)
+
+    monkeypatch.setattr("growthring.data.folder_batches.decode", counted)
     stream = FolderBatches(folder, 2, CROP, seeded(), prefetch=2)
     loop = iter(stream)
     next(loop)
-    deadline = time.monotonic() + 5
-    while len(begun) < 6 and time.monotonic() < deadline:
-        time.sleep(0.005)
+    for _ in range(6):
+        assert each.acquire(timeout=HANGS)
     assert len(begun) == 6  # the one that was asked for and two more
     assert stream.position == 2 and stream.state_dict()["position"] == 2
 
 
-def decoders() -> int:
-    return sum("growthring-decode" in thread.name for thread in threading.enumerate())
+def decoders() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if "growthring-decode" in thread.name]
 
 
 def test_threads_end_with_the_loop(folder: ImageFolder):
     stream = FolderBatches(folder, 2, CROP, seeded())
     loop = iter(stream)
     next(loop)
-    assert decoders() > 0
+    assert decoders()
     loop.close()
     list(stream)
-    deadline = time.monotonic() + 5
-    while decoders() and time.monotonic() < deadline:
-        time.sleep(0.005)
-    assert decoders() == 0
+    for thread in decoders():
+        thread.join(HANGS)
+    assert not decoders()
 
 
 def test_a_corrupt_image_is_named_in_its_own_batch(folder: ImageFolder):

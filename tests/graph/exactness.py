@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import growthring as gr
-from growthring.graph.running import kept_buffers
+from growthring.graph.running import untouched
 from growthring.graph.skeleton import copy_with
 from growthring.graph.trace import output_tensors, split_inputs
 from tests.growth_contract import cast, distance, perturb
@@ -25,7 +25,7 @@ def outputs(model: nn.Module, inputs: Any, training: bool) -> list[torch.Tensor]
     """What the model returns in one mode; the same random numbers (dropout) each time, buffers kept."""
     args, kwargs = split_inputs(inputs)
     model.train(training)
-    with torch.no_grad(), torch.random.fork_rng(), kept_buffers(model):
+    with torch.no_grad(), torch.random.fork_rng(), untouched(model):
         torch.manual_seed(0)
         return [t.clone() for t in output_tensors(model(*args, **kwargs))]
 

@@ -33,7 +33,7 @@ def load(page: Path, profile: Path) -> tuple[str, list[str]]:
         [CHROMIUM, *FLAGS, *options, page.as_uri()],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=1800,  # only ever turns a hang into a failure
         check=True,
     )
     return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]

@@ -629,6 +629,11 @@ REFUSED = {
         IMAGE,
         r"'\d\.weight' (is a grouped convolution|reads units after a flatten)",
     ),
+    "multiplier": (
+        chain(nn.Conv2d(2, 5, 3), nn.ReLU(), nn.Conv2d(5, 15, 3, groups=5), nn.Conv2d(15, 3, 1)),
+        IMAGE,
+        r"'3\.weight' reads units after a flatten or several filters per unit",
+    ),
     "3-d": (
         chain(nn.Conv3d(2, 5, 3), nn.ReLU(), nn.Conv3d(5, 3, 1)),
         (2, 4, 4, 4),

@@ -33,21 +33,17 @@ def _take(tensor: torch.Tensor, axis: int, where: Places) -> torch.Tensor:
     return tensor.index_select(axis, where.index.to(tensor.device))
 
 
-# Types that no random numbers are drawn in.
-_DRAWN = {
-    torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.complex32: torch.complex64
-}  # fmt: skip
-
-
 def normal(
     shape: Sequence[int], std: float, like: torch.Tensor, generator: torch.Generator | None
 ) -> torch.Tensor:
     """N(0, std²) in the type and on the device of `like`, drawn on the generator's device.
 
-    The variance of complex numbers is that of both parts together.
+    The variance of complex numbers is that of both parts together. The numbers are the same in every
+    floating-point type, so that a copy of a weight in another type (master weights, an average in float64)
+    gets those that the weight gets.
     """
     device = generator.device if generator is not None else like.device
-    dtype = _DRAWN.get(like.dtype, like.dtype)
+    dtype = torch.complex64 if like.is_complex() else torch.float32
     drawn = torch.empty(tuple(shape), dtype=dtype, device=device)
     return drawn.normal_(0.0, std, generator=generator).to(like)
 

@@ -119,7 +119,11 @@ class Growth(ABC):
     def tensors(
         self, old: Mapping[str, torch.Tensor], generator: torch.Generator
     ) -> dict[str, torch.Tensor]:
-        """The grown tensors without symmetry-breaking noise; those that do not change are left out."""
+        """The grown tensors without symmetry-breaking noise; those that do not change are left out.
+
+        Averages of the model and copies of its weights in optimizer state take the same step: which tensors
+        are returned and how many numbers are drawn must depend on shapes alone, here and in `add_noise`.
+        """
 
     @abstractmethod
     def gradient_divisors(self, old: Mapping[str, torch.Tensor]) -> Divisors:

@@ -266,10 +266,15 @@ class CopyGrowth(Growth):
 def add_to_new_rows(
     step: Step, spec: TensorSpec, new: torch.Tensor, noise: float, generator: torch.Generator
 ) -> None:
-    """Adds noise, relative to a tensor's root mean square, to the new entries of its written axes, in place."""
-    std = noise * float(torch.linalg.vector_norm(new)) / max(1, new.numel()) ** 0.5
+    """Adds noise, relative to a tensor's root mean square, to the new entries of its written axes, in place.
+
+    How many numbers are drawn depends on shapes alone, and their size not on the memory format, so that
+    a copy of the tensor gets the same noise.
+    """
+    norm = float(torch.linalg.vector_norm(new.contiguous()))
+    std = noise * norm / max(1, new.numel()) ** 0.5
     for i, layout in enumerate(step.layouts(spec.axes)):
-        if layout.grows and i not in spec.read and std > 0:
+        if layout.grows and i not in spec.read:
             rows = layout.new.to(new.device)
             shape = [*new.shape[:i], len(rows), *new.shape[i + 1 :]]
             new.index_add_(i, rows, normal(shape, std, new, generator))

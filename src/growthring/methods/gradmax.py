@@ -19,13 +19,14 @@ resampling, the slope of a smooth activation at 0) is taken as it is.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from growthring.core.axes import Axis, Fixed, Product, refs
+from growthring.core.axes import Axis, Concat, Product, refs, size
 from growthring.core.variance import Mode
 from growthring.errors import InputError
 from growthring.graph.results import output_tensors
@@ -73,8 +74,11 @@ class GradMax:
             spec = plan.groups.specs[name]
             reads = any(r.group in growing for i in spec.read for r in refs(spec.axes[i]))
             reason = None
-            if any(_is_flattened(spec.axes[i], growing) for i in spec.read):
-                reason = f"'{name}' reads units after a flatten, each as several columns"
+            if any(_is_several(spec.axes[i], growing, plan.stage_widths[-1]) for i in spec.read):
+                reason = (
+                    f"'{name}' reads units after a flatten or several filters per unit, each as several "
+                    "columns"
+                )
             elif calls[0].groups > 1 and (reads or calls[0].weight.shape[1] != 1):
                 reason = f"'{name}' is a grouped convolution"
             elif calls[0].dimensions > 2:
@@ -115,11 +119,14 @@ class GradMax:
         return UnbornGrowth(step, factors, vectors, search.cost, notes=tuple(notes))
 
 
-def _is_flattened(axis: Axis, growing: set[int]) -> bool:
+def _is_several(axis: Axis, growing: set[int], widths: Mapping[int, int]) -> bool:
+    """Whether a unit that grows has several entries on an axis."""
+    if isinstance(axis, Concat):
+        return any(_is_several(part, growing, widths) for part in axis.parts)
     if not isinstance(axis, Product):
         return False
     grows = any(r.group in growing for r in refs(axis))
-    return grows and any(isinstance(part, Fixed) and part.size > 1 for part in axis.parts)
+    return grows and sum(size(part, widths) > 1 for part in axis.parts) > 1
 
 
 def _mean_norm(job: Job, group: int, readers: list[Reader]) -> float:

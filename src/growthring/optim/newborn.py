@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import copy
 import math
-import types
 from collections import OrderedDict, defaultdict
 from dataclasses import dataclass
-from typing import Any
+from types import MethodType
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -50,15 +50,6 @@ def check_plain(optimizer: Optimizer) -> None:
         raise InputError(
             f"{kind.__name__} spreads its state over processes, and growing that is not supported. Use a "
             "plain torch optimizer on every process."
-        )
-    inner = [
-        n for n, v in vars(optimizer).items() if isinstance(v, Optimizer) and v is not optimizer
-    ]
-    if inner:
-        held = type(getattr(optimizer, inner[0])).__name__
-        raise InputError(
-            f"{kind.__name__} wraps another optimizer ({held}, in its attribute '{inner[0]}') and may keep "
-            f"state of its own, which would not grow. Pass what it wraps: optimizer.{inner[0]}."
         )
     for name in ("param_groups", "state"):
         if name not in vars(optimizer):
@@ -121,39 +112,70 @@ def newborn_state(
     return result
 
 
-def _first_state(
-    optimizer: Optimizer, group: dict[str, Any], start: Tensor, gradient: Tensor
-) -> tuple[dict[str, Any], Tensor]:
-    """State and value of a dummy after its first step, by an optimizer that shares nothing with the real one."""
-    dummy = torch.nn.Parameter(start.clone())
-    probe: Any = object.__new__(type(optimizer))
-    # A copy of everything that it holds, in which the dummy takes the place of every parameter.
-    memo: dict[int, Any] = {id(optimizer): probe}
-    memo |= {id(p): dummy for each in optimizer.param_groups for p in each["params"]}
-    options = {k: copy.deepcopy(v, memo) for k, v in group.items() if k != "params"}
+def _probe(
+    optimizer: Optimizer, group: dict[str, Any], dummy: Tensor, made: dict[int, Any]
+) -> Optimizer:
+    """A copy of an optimizer, and of those that it drives, with nothing but a dummy to step.
+
+    Args:
+        optimizer: to copy.
+        group: the settings that the dummy gets.
+        dummy: the parameter.
+        made: what stands in for optimizers, groups, states and parameters, so that what is shared stays
+            shared and nothing else is.
+    """
+    if id(optimizer) in made:
+        return cast(Optimizer, made[id(optimizer)])
+    probe: Optimizer = object.__new__(type(optimizer))
+    made[id(optimizer)] = probe
+
+    def stand_in(value: Any) -> Any:
+        if isinstance(value, Optimizer):
+            index = {id(p) for p in group["params"]}
+            own = [g for g in value.param_groups if any(id(p) in index for p in g["params"])]
+            return _probe(value, own[0] if own else {"params": []}, dummy, made)
+        is_container = isinstance(value, (dict, list, tuple))
+        held = list(value.values() if isinstance(value, dict) else value) if is_container else []
+        if not any(isinstance(v, Optimizer) for v in held):
+            return copy.deepcopy(value, made)
+        if isinstance(value, dict):
+            return {k: stand_in(v) for k, v in value.items()}
+        return type(value)(stand_in(v) for v in value)
+
+    made |= {id(p): dummy for each in optimizer.param_groups for p in each["params"]}
+    options = {k: copy.deepcopy(v, made) for k, v in group.items() if k != "params"}
     quiet = {"weight_decay": 0.0} if "weight_decay" in group else {}
-    memo[id(optimizer.param_groups)] = groups = [{**options, **quiet, "params": [dummy]}]
-    state: defaultdict[Tensor, dict[str, Any]] = defaultdict(dict)
-    memo[id(optimizer.state)] = state
-    for name, value in optimizer.__dict__.items():
+    groups = [{**options, **quiet, "params": [dummy]}] if group["params"] else []
+    probe.param_groups = made.setdefault(id(optimizer.param_groups), groups)
+    probe.state = made.setdefault(id(optimizer.state), defaultdict(dict))
+    for name, value in vars(optimizer).items():
         if name.endswith("_hooks"):
             probe.__dict__[name] = OrderedDict()
         elif name == "_book":
             probe.__dict__[name] = type(value)(probe)
-        elif not isinstance(value, types.MethodType):  # what others put there (schedulers)
-            probe.__dict__[name] = copy.deepcopy(value, memo)
-    probe.__dict__ |= {"param_groups": groups, "state": state}
-    step: Any = type(probe).step
-    if getattr(step, "hooked", False):  # torch's wrapper, which would run everybody's global hooks
-        step = step.__wrapped__
+        elif name not in ("param_groups", "state") and not isinstance(value, MethodType):
+            probe.__dict__[name] = stand_in(value)  # methods are what others put there (schedulers)
+    # The plain function: torch's wrapper would run everybody's hooks, a scheduler's is bound to the original.
+    step: Any = type(optimizer).step
+    step = step.__wrapped__ if getattr(step, "hooked", False) else step
+    probe.__dict__["step"] = MethodType(step, probe)
+    return probe
+
+
+def _first_state(
+    optimizer: Optimizer, group: dict[str, Any], start: Tensor, gradient: Tensor
+) -> tuple[dict[str, Any], Tensor]:
+    """State and value of a dummy after its first step, by an optimizer that shares nothing it changes."""
+    dummy = torch.nn.Parameter(start.clone())
+    probe = _probe(optimizer, group, dummy, {})
     with torch.random.fork_rng(devices=[]):
         try:
             dummy.grad = gradient
-            step(probe)
+            probe.step()
         except RuntimeError:  # SparseAdam
             dummy.grad = gradient.to_sparse(1) if gradient.dim() > 1 else gradient.to_sparse()
-            step(probe)
-    return dict(state.get(dummy, {})), dummy.detach()
+            probe.step()
+    return dict(probe.state.get(dummy, {})), dummy.detach()
 
 
 def _degree(still: Tensor, once: Any, twice: Any) -> int:

@@ -23,8 +23,8 @@ class RingOptions(TypedDict, total=False):
         total_steps: optimizer steps of the whole run, which "own" needs.
         max_schedule_factor: cap on what "own" multiplies a rate by (default 10).
         state_at_growth: "keep" carries state over, with what a new parameter would have for new
-            entries; "rescale" also follows what variance transfer did to the gradients; "reset"
-            drops all of it.
+            entries; "rescale" also follows what the growth did to the gradients; "reset" drops all
+            of it.
     """
 
     rate_adaptation: Rule

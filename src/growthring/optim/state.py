@@ -1,9 +1,15 @@
-"""Carries the state of any optimizer through a growth, or refuses by name what it does not understand."""
+"""Carries the state of any optimizer through a growth, or refuses by name what it does not understand.
+
+Two kinds of state follow the old entries of a parameter, by different rules. What is made of gradients
+(moments, accumulators) follows the gradients, which a growth may divide. What is made of the weights
+(the z of schedule-free methods, averages, slow weights, anchors) takes the very step that the weights
+took, new entries included.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,11 +18,14 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from growthring.core.axes import Layout
-from growthring.core.widen import formatted, place_old, widen_constant
+from growthring.core.widen import formatted, widen_constant
 from growthring.errors import GrowthStepError
 from growthring.optim.ages import born
+from growthring.optim.held import held_optimizers, refuse_hidden, tensors_in
 from growthring.optim.newborn import CannotTell, Newborn, newborn_state
 from growthring.optim.options import option
+
+Regrow = Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -27,24 +36,25 @@ class Grown:
         name: its name in the model.
         shape: its shape before.
         layouts: the layout of each of its axes.
-        factor: what its old entries were multiplied by (variance transfer): a number, or a tensor that
+        divisor: what the gradient of its old entries is divided by: a number, or a tensor that
             broadcasts over the old parameter.
     """
 
     name: str
     shape: tuple[int, ...]
     layouts: Sequence[Layout]
-    factor: float | Tensor
+    divisor: float | Tensor
 
     @property
-    def is_rescaled(self) -> bool:
-        """Whether variance transfer changed it."""
-        return not isinstance(self.factor, float) or self.factor != 1.0
+    def is_divided(self) -> bool:
+        """Whether its gradient changes."""
+        return not isinstance(self.divisor, float) or self.divisor != 1.0
 
 
 def grow_state(
     optimizer: Optimizer,
     grown: Mapping[Tensor, Grown],
+    regrow: Regrow,
     num_rings: int,
     unknown: str = "refuse",
 ) -> list[str]:
@@ -53,14 +63,19 @@ def grow_state(
     Args:
         optimizer: any torch optimizer.
         grown: the parameters that changed, which have their new values already.
+        regrow: from copies of some of the weights, by name and at their old shapes, to what the growth
+            that the model took makes of them.
         num_rings: rings after the growth.
         unknown: "refuse" what nobody knows how to grow, or "reset" the parameter's state.
 
     Returns:
         Notes for the report.
     """
+    refuse_hidden(optimizer, {p: (how.name, how.shape) for p, how in grown.items()})
+    sharing = [o for o in (optimizer, *held_optimizers(optimizer)) if o.state is optimizer.state]
     before = {p: dict(values) for p, values in optimizer.state.items()}
     after: dict[Tensor, dict[str, Any] | None] = {}
+    copies: dict[str, dict[Tensor, Tensor]] = {}
     reset: list[str] = []
     for group in optimizer.param_groups:
         newborns = _Newborns(optimizer, group)
@@ -73,24 +88,44 @@ def grow_state(
                 continue
             try:
                 if how is not None or _is_shared(optimizer):
-                    after[p] = _grow(optimizer, state, p, how, newborns)
+                    after[p], found = _grow(optimizer, state, p, how, newborns)
+                    for key, value in found.items():
+                        copies.setdefault(key, {})[p] = value
             except GrowthStepError as error:
                 if unknown != "reset":
                     raise
                 after[p] = None
                 reset.append(str(error))
                 continue
-            if getattr(optimizer, "_rings_have_state", False):
+            if any(getattr(one, "_rings_have_state", False) for one in sharing):
                 after[p] = {**(after.get(p) or state), "births": born(state, num_rings)}
-    for p, values in after.items():
-        if values is None:
+    for key, values in copies.items():
+        _take_the_same_step(key, values, grown, regrow, after)
+    for p, entries in after.items():
+        if entries is None:
             del optimizer.state[p]
         else:
-            optimizer.state[p] = values
+            optimizer.state[p] = entries
     if _is_shared(optimizer):
         optimizer._numel_cache = None  # type: ignore[attr-defined]
     name = type(optimizer).__name__
     return [f"{name}: state of {len(reset)} parameters reset; {reset[0]}"] if reset else []
+
+
+def _take_the_same_step(
+    key: str,
+    copies: Mapping[Tensor, Tensor],
+    grown: Mapping[Tensor, Grown],
+    regrow: Regrow,
+    after: Mapping[Tensor, dict[str, Any] | None],
+) -> None:
+    """Grows the copies of the weights that an optimizer keeps under one name, all of them at once."""
+    results = regrow({grown[p].name: value.reshape(grown[p].shape) for p, value in copies.items()})
+    for p, value in copies.items():
+        new = formatted(results[grown[p].name].to(value), value)
+        entries = after[p]
+        assert entries is not None
+        entries[key] = new.flatten() if value.dim() != p.dim() else new
 
 
 def drop_state(optimizer: Optimizer, parameters: Iterable[Tensor]) -> None:
@@ -114,6 +149,8 @@ class _Newborns:
         self._known: dict[tuple[int, torch.dtype], dict[str, Newborn] | CannotTell] = {}
 
     def __call__(self, parameter: Tensor) -> dict[str, Newborn] | CannotTell:
+        if not parameter.dim():  # of a vector it shows which numbers are one for each entry
+            parameter = parameter.detach()[None]
         key = (parameter.dim(), parameter.dtype)
         if key not in self._known:
             try:
@@ -134,16 +171,16 @@ def _grow(
     parameter: Tensor,
     how: Grown | None,
     newborns: _Newborns,
-) -> dict[str, Any]:
-    """The state of one parameter after the growth."""
-    result = dict(state)
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The state of one parameter after the growth, and what of it are copies of the weights, as they were."""
+    result, copies = dict(state), {}
     old_shape = tuple(parameter.shape) if how is None else how.shape
     for key, value in state.items():
         if not isinstance(value, Tensor):
-            if _holds_tensors(value):
+            if any(t.numel() > 1 for t in tensors_in(value)):
                 raise _unknown(optimizer, key, how, f"is a {type(value).__name__} of tensors")
             continue
-        if value.dim() == 0:
+        if value.dim() == 0 and (old_shape or how is None):
             continue
         known = newborns(parameter)
         if isinstance(known, CannotTell):
@@ -153,56 +190,54 @@ def _grow(
             continue
         if newborn is None or tuple(value.shape) != _shape(newborn, old_shape):
             found = f"has shape {tuple(value.shape)}, the parameter {old_shape}"
+            if tuple(value.shape) == old_shape:
+                found = "is no constant and no copy of the weights in a new parameter's first step"
             raise _unknown(optimizer, key, how, found)
-        if how is not None:
-            result[key] = _widen(value, parameter, how, newborn, newborns.rescales)
-    return result
+        if how is None:
+            continue
+        if newborn.fill is None:
+            copies[key] = value
+        else:
+            result[key] = _widen(value, how, newborn, newborns.rescales)
+    return result, copies
 
 
 def _shape(newborn: Newborn, shape: tuple[int, ...]) -> tuple[int, ...]:
+    if not shape:
+        return ()
     if newborn.is_flat:
         return (math.prod(shape),)
     return tuple(1 if axis is None else shape[axis] for axis in newborn.axes)
 
 
-def _widen(value: Tensor, parameter: Tensor, how: Grown, newborn: Newborn, rescale: bool) -> Tensor:
-    """One state tensor, widened along the axes that it shares with the parameter."""
+def _widen(value: Tensor, how: Grown, newborn: Newborn, rescale: bool) -> Tensor:
+    """State made of gradients, widened along the axes that it shares with the parameter."""
     if newborn.is_flat:
         shaped = replace(newborn, is_flat=False)
-        return _widen(value.view(how.shape), parameter, how, shaped, rescale).flatten()
-    if newborn.fill is None:  # a copy of the weights: follows them in scale, and starts as they do
-        new = parameter.detach().clone().to(value)
-        place_old(value, new, how.layouts, how.factor)
-        return new
-    if rescale and newborn.degree and how.is_rescaled:
-        # W' = cW with the same function: the gradient with respect to W' is 1/c of the old one
-        value = value / _along(how.factor, newborn, value, how.shape) ** newborn.degree
+        return _widen(value.reshape(how.shape), how, shaped, rescale).flatten()
+    if rescale and newborn.degree and how.is_divided:
+        value = value / _along(how.divisor, newborn, value, how.shape) ** newborn.degree
+    if not how.shape:
+        return value
     one = Layout(torch.zeros(1, dtype=torch.int64), *(torch.ones(1, dtype=torch.int64),) * 2)
     layouts = [one if axis is None else how.layouts[axis] for axis in newborn.axes]
     if not any(lay.grows for lay in layouts):
         return value
+    assert newborn.fill is not None
     return formatted(widen_constant(value, layouts, newborn.fill), value)
 
 
 def _along(
-    factor: float | Tensor, newborn: Newborn, value: Tensor, shape: tuple[int, ...]
+    divisor: float | Tensor, newborn: Newborn, value: Tensor, shape: tuple[int, ...]
 ) -> float | Tensor:
-    """The factor on the axes of a state tensor; the mean over those that it has not."""
-    if isinstance(factor, float):
-        return factor
-    full = factor.to(value).expand(shape)
+    """The divisor on the axes of a state tensor; the mean over those that it has not."""
+    if isinstance(divisor, float):
+        return divisor
+    full = divisor.to(value).expand(shape)
     kept = [axis for axis in newborn.axes if axis is not None]
     gone = [axis for axis in range(len(shape)) if axis not in kept]
     full = full.mean(dim=gone) if gone else full
     return full.permute([sorted(kept).index(a) for a in kept]).reshape(value.shape)
-
-
-def _holds_tensors(value: Any) -> bool:
-    if isinstance(value, Mapping):
-        return any(_holds_tensors(v) for v in value.values())
-    if isinstance(value, (list, tuple)):
-        return any(_holds_tensors(v) for v in value)
-    return isinstance(value, Tensor) and value.numel() > 1
 
 
 def _unknown(optimizer: Optimizer, key: str, how: Grown | None, found: str) -> GrowthStepError:
