@@ -48,7 +48,8 @@ def test_ctrl_c_says_how_to_go_on_and_a_second_process_is_refused(own, whole, ca
     arguments = ["--recipe", f"{own}:mine", "--out", folder, "--checkpoint-steps", "1"]
     process = start("train", *arguments, slow=0.1)
     wait_for_step(process, folder, 4)
-    status, _, err = run(capsys, "train", "--resume", folder)
+    recipe = ["--recipe", f"{own}:mine"]
+    status, _, err = run(capsys, "train", "--resume", folder, *recipe)
     assert status == 2 and f"process {process.pid}" in err and "Traceback" not in err
     status, _, err = run(capsys, "train", *arguments)
     assert status == 2 and f"process {process.pid}" in err
@@ -57,7 +58,7 @@ def test_ctrl_c_says_how_to_go_on_and_a_second_process_is_refused(own, whole, ca
     assert process.returncode == 130
     assert f"growthring train --resume {folder}" in err and "Traceback" not in err
     assert not (folder / "result.json").exists()
-    status, _, err = run(capsys, "train", "--resume", folder)
+    status, _, err = run(capsys, "train", "--resume", folder, *recipe)
     assert status == 0 and "resuming at stage" in err
     assert_same_run(whole, folder)
 
@@ -81,7 +82,7 @@ def test_two_ctrl_c_end_at_once(own, whole, capsys, tmp_path):
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=20)
     assert process.returncode == 130 and "interrupted" in err and "Traceback" not in err
-    assert run(capsys, "train", "--resume", folder, "--quiet")[0] == 0
+    assert run(capsys, "train", "--resume", folder, "--trust", "--quiet")[0] == 0
     assert_same_run(whole, folder)
 
 
@@ -91,7 +92,7 @@ def test_killed_at_random_moments(steps, own, whole, capsys, tmp_path):
     folder = tmp_path / "run"
     arguments = ["--recipe", f"{own}:mine", "--out", folder]
     for number, delay in enumerate((0.05, 0.31, 0.73, 0.52, 1.1)):
-        first = [*arguments, *steps] if number == 0 else ["--resume", folder, *steps]
+        first = [*arguments, *steps] if number == 0 else ["--resume", folder, "--trust", *steps]
         process = start("train", *first, slow=0.03)
         wait_for_step(process, folder, 0)
         try:
@@ -99,7 +100,7 @@ def test_killed_at_random_moments(steps, own, whole, capsys, tmp_path):
         except Exception:
             process.kill()
         process.communicate()
-    assert run(capsys, "train", "--resume", folder, "--quiet")[0] == 0
+    assert run(capsys, "train", "--resume", folder, "--trust", "--quiet")[0] == 0
     assert_same_run(whole, folder)
 
 
@@ -107,12 +108,13 @@ def test_settings_of_the_first_command_hold_when_resumed(own, capsys, tmp_path):
     folder = tmp_path / "run"
     arguments = ["--recipe", f"{own}:mine", "--set", "optimizer_options.momentum=0.9"]
     assert run(capsys, "train", *arguments, "--fixed", "--out", folder, "--quiet")[0] == 0
-    assert run(capsys, "train", "--resume", folder, "--quiet")[0] == 0
+    again = ["--resume", folder, "--recipe", f"{own}:mine"]
+    assert run(capsys, "train", *again, "--quiet")[0] == 0
     for more, says in (
         (["--set", "epochs=4"], "epochs: 3 -> 4"),
         (["--set", "optimizer_options.momentum=0.5"], "0.9"),
     ):
-        status, _, err = run(capsys, "train", "--resume", folder, *more)
+        status, _, err = run(capsys, "train", *again, *more)
         assert status == 2 and says in err and "Traceback" not in err, (more, err)
 
 
@@ -121,12 +123,12 @@ def test_a_truncated_checkpoint_is_passed_over_and_named(own, whole, capsys, tmp
     assert run(capsys, "train", "--recipe", f"{own}:mine", "--out", folder, "--quiet")[0] == 0
     path = list_checkpoints(folder)[-1][1]
     os.truncate(path / "tensors.safetensors", 99)
-    status, _, err = run(capsys, "train", "--resume", folder)
+    status, _, err = run(capsys, "train", "--resume", folder, "--trust")
     assert status == 0 and path.name in err and "cannot be used" in err
     assert_same_run(whole, folder)
     for _, path in list_checkpoints(folder):
         os.truncate(path / "state.json", 9)
-    status, _, err = run(capsys, "train", "--resume", folder)
+    status, _, err = run(capsys, "train", "--resume", folder, "--trust")
     assert status == 2 and "can be used" in err and "Traceback" not in err
 
 
@@ -153,7 +155,7 @@ def test_resumed_from_another_folder(capsys, monkeypatch, tmp_path):
     arguments = ["train", "--recipe", "my_recipes.py:mine", "--quiet", "--out", "run"]
     assert run(capsys, *arguments)[0] == 0
     monkeypatch.chdir(tmp_path / "elsewhere")
-    status, _, err = run(capsys, "train", "--resume", tmp_path / "run", "--quiet")
+    status, _, err = run(capsys, "train", "--resume", tmp_path / "run", "--trust", "--quiet")
     assert status == 0, err
 
 
@@ -165,7 +167,7 @@ def test_a_function_among_the_model_options_can_be_resumed(capsys, tmp_path):
     folder = tmp_path / "run"
     arguments = ["train", "--recipe", f"{path}:mine", "--quiet", "--out", folder]
     assert run(capsys, *arguments)[0] == 0
-    status, _, err = run(capsys, "train", "--resume", folder, "--quiet")
+    status, _, err = run(capsys, "train", "--resume", folder, "--trust", "--quiet")
     assert status == 0, err
 
 

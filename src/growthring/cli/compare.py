@@ -9,7 +9,8 @@ from pathlib import Path
 import torch
 
 from growthring.checkpoint.jsontext import dumps
-from growthring.cli.common import Commands, absolute_recipe, add_recipe, recipe_of
+from growthring.cli.common import Commands, add_recipe, recipe_of
+from growthring.cli.trust import recipe_source
 from growthring.compare import (
     DEFAULT,
     KNOWN,
@@ -142,7 +143,7 @@ def _comparison(arguments: argparse.Namespace) -> Comparison:
         retry=arguments.retry,
         progress=Silence() if arguments.quiet else Progress(),
         source={
-            "recipe": absolute_recipe(arguments.recipe),
+            **recipe_source(arguments.recipe),
             "settings": arguments.settings,
             "data": data,
         },

@@ -16,25 +16,26 @@ import torch
 from torch import Tensor, nn
 
 from growthring.checkpoint import (
+    CheckpointError,
     JsonLines,
-    RunLock,
     discard_after,
-    read_checkpoint,
-    read_json,
     save_weights,
     write_checkpoint,
     write_json,
 )
+from growthring.checkpoint.jsontext import dumps, loads
 from growthring.costs import footprint
 from growthring.data.stream import BatchStream
-from growthring.errors import InputError
+from growthring.errors import GrowthError, InputError
 from growthring.grower import Grower
 from growthring.optim import RingOptimizer
+from growthring.train.beginning import beginning, set_aside
 from growthring.train.interrupt import Interrupt
 from growthring.train.measure import Loss, batch_sums, evaluate
 from growthring.train.memory import PeakMemory
 from growthring.train.progress import Progress, Status
 from growthring.train.recipe import Recipe, differences
+from growthring.train.saved import Saved, check_plan, how_to_resume, open_run, totals_of
 from growthring.train.setup import (
     check,
     find_device,
@@ -47,6 +48,7 @@ from growthring.train.setup import (
     total_steps,
 )
 from growthring.train.state import Clock, Interrupted, Result, Totals, TrainingError
+from growthring.train.trial import check_labels
 
 
 class Trainer:
@@ -121,6 +123,9 @@ class Trainer:
         example = None if model is None else next(iter(train))[0][:2].cpu()
         train.rewind()
         self.plan = make_plan(recipe, full, example)
+        if loss is None:
+            inputs = torch.zeros(2, *recipe.input_shape) if example is None else example
+            check_labels(full, inputs, (train, test))
         is_grown = not (recipe.fixed or recipe.small)
         # From here, as reading the data may take more than training; the weights that are there count.
         held = 0 if is_grown else sum(p.numel() * p.element_size() for p in full.parameters())
@@ -131,6 +136,8 @@ class Trainer:
         self.total_steps = total_steps(self.plan, train)
         self.optimizer = make_optimizer(recipe, self.model, self.total_steps)
         self.loss = loss or nn.CrossEntropyLoss(label_smoothing=recipe.label_smoothing)
+        if isinstance(self.loss, nn.Module):
+            self.loss.to(self.device)  # weights of classes, say
         self.grower: Grower | None = None
         if is_grown:
             self.grower = Grower(
@@ -154,42 +161,83 @@ class Trainer:
 
     def fit(self) -> Result:
         """Trains from where the run is to its end; Ctrl-C finishes the step, saves and raises `Interrupted`."""
-        with RunLock(self.out), JsonLines(self.out / "metrics.jsonl") as self._log:
-            self._begin()
-            with self._interrupt:
+        with self._interrupt, beginning(self.out):
+            if self._sets_aside:
+                set_aside(self.out / "metrics.jsonl")
+            with JsonLines(self.out / "metrics.jsonl") as self._log:
+                self._begin()
                 while self.totals.stage < self.plan.num_stages:
                     self._stage()
-            return self._finish()
+                if self._interrupt.is_asked:  # after the last step; the last stage has saved
+                    raise Interrupted(f"stopped before the end; {self._saved_words()}")
+                return self._finish()
 
-    def resume(self) -> None:
+    def resume(self, saved: Saved | None = None, forget_metrics: bool = False) -> None:
         """Takes up the newest checkpoint of the run's folder; `fit` then goes on from there.
+
+        Args:
+            saved: the run as `open_run` found it; by default it is opened now.
+            forget_metrics: go on though metrics.jsonl is damaged: it is set aside, and the log begins anew.
 
         Raises:
             InputError: the folder holds a run of another recipe; the differences are named.
+            CheckpointError: the run is damaged, or not of this model; nothing in the folder was changed. Make
+                a new Trainer before the next try.
         """
-        config = read_json(self.out / "config.json")
-        self._costs = config["plan"]  # counted when the run began
-        changed = differences(config["settings"], self.recipe.as_dict())
+        saved = open_run(self.out, self.device) if saved is None else saved
+        config, found = saved.config, saved.checkpoint
+        changed = differences(config.settings, self.recipe.as_dict())
         if changed:
             raise InputError(
                 f"'{self.out}' was started with other settings ({'; '.join(changed)}). Resume it as it was, "
                 "or start another run."
             )
-        with RunLock(self.out):  # a run at work would prune what is being read
-            found = read_checkpoint(self.out, device=self.device)
+        check_plan(config, self.plan, self.out)
+        if saved.damage is not None and not forget_metrics:
+            raise CheckpointError(
+                f"{saved.damage} Nothing was changed. Put the file back as it was; or go on without its lines with "
+                "--forget-metrics (forget_metrics=True), which sets it aside and begins a new one."
+            )
         for path, reason in found.skipped:
             self.progress.say(
                 f"checkpoint {path.name} cannot be used ({reason}); using the one before"
             )
-        state = found.state
+        self._say_versions(config.versions)
+        self._costs, self._config = config.plan, config.content  # counted when the run began
+        totals = totals_of(found, self.plan)
+        try:
+            self._take_up(found.state)
+        except GrowthError:
+            raise
+        except (LookupError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+            raise CheckpointError(
+                f"the checkpoint '{found.path}' does not fit this model: {type(error).__name__}: {error}. Nothing "
+                "in the folder was changed."
+            ) from error
+        self.totals = totals
+        self._sets_aside = saved.damage is not None
+        self._resumed = (found.step, 0 if self._sets_aside else saved.mark.size)
+        self._random_states = found.state["random"]
+
+    def _take_up(self, state: Mapping[str, Any]) -> None:
+        if (self.grower is None) != (state["grower"] is None):
+            raise ValueError("it is of a run that grows, or this one is")
         if self.grower is not None:
             self.grower.load_state_dict(state["grower"])
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.train.load_state_dict(state["train"])
-        self.totals = Totals(**state["totals"])
-        self._sums = state["sums"]
-        self._resumed = (found.step, state["metrics_position"], state["random"])
+        torch.Generator().set_state(
+            state["random"][0]
+        )  # refuses what is no state before fit uses it
+        self._sums = state["sums"].cpu()
+
+    def _say_versions(self, versions: Mapping[str, str]) -> None:
+        began, now = versions.get("torch", torch.__version__), torch.__version__
+        if began != now:
+            self.progress.say(
+                f"the run began with torch {began}, this is {now}: it goes on, but not bit for bit as it would have"
+            )
 
     @property
     def costs(self) -> Mapping[str, Any]:
@@ -203,38 +251,40 @@ class Trainer:
         return self._costs
 
     _costs: Mapping[str, Any] | None = None
-    _resumed: tuple[int, int, list[Tensor]] | None = None
+    _config: Mapping[str, Any] | None = None
+    _resumed: tuple[int, int] | None = None
+    _random_states: list[Tensor]
+    _sets_aside = False
 
     def _begin(self) -> None:
         """Writes what the run is, and a first checkpoint; or goes back to where a resumed one was."""
         if self._resumed is not None:
-            step, position, random = self._resumed
+            step, position = self._resumed
             discard_after(self.out, step)
             self._log.truncate(position)
-            _set_random(random, self.device)
+            _set_random(self._random_states, self.device)
             self.progress.say(f"resuming at stage {self.totals.stage}, step {step}")
             return
         if (self.out / "config.json").exists():
             raise InputError(
-                f"'{self.out}' already holds a run. Go on with `growthring train --resume {self.out}`, or "
+                f"'{self.out}' already holds a run. Go on with `{how_to_resume(self.out, self._source)}`, or "
                 "choose another folder."
             )
         torch.manual_seed(self.recipe.seed)  # dropout and the like draw from torch's own generator
+        config = {
+            "name": self.recipe.name,
+            "fixed": self.recipe.fixed,
+            "seed": self.recipe.seed,
+            "settings": self.recipe.as_dict(),
+            "source": self._source,
+            "plan": self.costs,
+            "machine": f"{platform.machine()} {platform.system()}, {torch.get_num_threads()} threads, "
+            f"{self.device}",
+            "versions": {"torch": torch.__version__, "python": platform.python_version()},
+        }
+        self._config = loads(dumps(config))  # as it will be read
         self._save()  # before config.json, so that what looks like a run can be resumed
-        write_json(
-            self.out / "config.json",
-            {
-                "name": self.recipe.name,
-                "fixed": self.recipe.fixed,
-                "seed": self.recipe.seed,
-                "settings": self.recipe.as_dict(),
-                "source": self._source,
-                "plan": self.costs,
-                "machine": f"{platform.machine()} {platform.system()}, {torch.get_num_threads()} threads, "
-                f"{self.device}",
-                "versions": {"torch": torch.__version__, "python": platform.python_version()},
-            },
-        )
+        write_json(self.out / "config.json", config)
 
     def _stage(self) -> None:
         """The epochs of one stage, then the growth to the next."""
@@ -287,6 +337,7 @@ class Trainer:
         clock = Clock()
         rate = learning_rate(recipe, max(totals.step - 1, 0), self.total_steps) * factor
         for inputs, targets in self.train:
+            inputs, targets = inputs.to(self.device), targets.to(self.device)  # a user's own stream
             rate = learning_rate(recipe, totals.step, self.total_steps) * factor
             for group in self.optimizer.param_groups:
                 group["lr"] = rate
@@ -311,13 +362,20 @@ class Trainer:
     def _step(self, inputs: Tensor, targets: Tensor) -> None:
         """Forward, backward, update; nothing is updated if the loss is not finite."""
         recipe = self.recipe
-        with self._precision():
-            outputs = self._forward(inputs)
-            loss = self.loss(outputs, targets)
+        try:
+            with self._precision():
+                outputs = self._forward(inputs)
+                loss = self.loss(outputs, targets)
+        except IndexError as error:  # "Target 10 is out of bounds."
+            raise TrainingError(
+                f"step {self.totals.step}, stage {self.totals.stage} failed: {error} Labels count from 0 and stay "
+                "below the number of outputs. Nothing of this step was applied; the last checkpoint in "
+                f"'{self.out}' is from before."
+            ) from error
         if self.device.type == "cpu" or self.totals.step % 20 == 0:
             value = float(loss.detach())
             if not math.isfinite(value):
-                self._fail(value)
+                self._fail(value, inputs)
         self.optimizer.zero_grad()
         loss.backward()
         if recipe.clip_norm is not None:
@@ -395,9 +453,10 @@ class Trainer:
         if is_due or time.monotonic() - self._last_write > seconds or self._interrupt.is_asked:
             self._save()
         if self._interrupt.is_asked:
-            raise Interrupted(
-                f"stopped after step {step}; everything is saved. Go on with: growthring train --resume {self.out}"
-            )
+            raise Interrupted(f"stopped after step {step}; {self._saved_words()}")
+
+    def _saved_words(self) -> str:
+        return f"everything is saved. Go on with: {how_to_resume(self.out, self._source)}"
 
     # Keeping.
 
@@ -413,7 +472,8 @@ class Trainer:
             "totals": asdict(self.totals),
             "sums": self._sums,
             "random": _random(self.device),
-            "metrics_position": self._log.position(),
+            "metrics": asdict(self._log.mark()),
+            "config": self._config,
         }
         self._check_weights()
         write_checkpoint(self.out, state, self.totals.step, keep=self._cadence[2])
@@ -447,8 +507,14 @@ class Trainer:
         write_json(self.out / "result.json", asdict(result))
         return result
 
-    def _fail(self, value: float) -> None:
+    def _fail(self, value: float, inputs: Tensor) -> None:
         """A loss that is not finite ends the run; the last checkpoint is from before."""
+        if inputs.is_floating_point() and not bool(torch.isfinite(inputs).all()):
+            raise TrainingError(
+                f"the loss is {value} at step {self.totals.step}, stage {self.totals.stage}, as the inputs of that "
+                "step are not finite: the data has NaN or infinities. Nothing of this step was applied; the last "
+                f"checkpoint in '{self.out}' is from before."
+            )
         norms = ""
         if self._rings is not None:
             found = self._rings.weight_norms()
