@@ -39,8 +39,8 @@ def read_plain(path: str | os.PathLike[str], most: int) -> bytes:
     """
     with open_plain(path) as file:
         size = os.fstat(file.fileno()).st_size
-        content = file.read(most + 1) if size <= most else b""
-    if size > most or len(content) > most:
+        content = file.read(size) if size <= most else b""  # so much is allocated for it
+    if size > most:
         raise OSError(
             errno.EFBIG, f"it has more than the {most:,} bytes that are read of such a file"
         )

@@ -55,7 +55,7 @@ def loads(text: str | bytes) -> Any:
     ValueError: the key 'lr' is there twice
     """
     try:
-        value = json.loads(text, object_pairs_hook=_unique)
+        value = json.loads(text, object_pairs_hook=unique)
     except RecursionError:
         raise ValueError("it is nested too deep") from None
     words = (b"NaN", b"Infinity") if isinstance(text, bytes) else ("NaN", "Infinity")
@@ -91,7 +91,12 @@ def read_json(path: str | os.PathLike[str]) -> Any:
         raise CheckpointError(f"'{path}' is not JSON: {error}.") from error
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Makes a dict for `json.loads`; of a key that is there twice readers would see one or the other.
+
+    Raises:
+        ValueError: a key is there twice.
+    """
     found = dict(pairs)
     if len(found) < len(pairs):
         keys = [key for key, _ in pairs]

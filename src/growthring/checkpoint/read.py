@@ -21,7 +21,7 @@ from growthring.checkpoint.folders import (
     candidates,
     checkpoints_folder,
 )
-from growthring.checkpoint.jsontext import MOST
+from growthring.checkpoint.jsontext import MOST, unique
 from growthring.checkpoint.tensorfile import read_tensors
 from growthring.foreign import read_plain
 
@@ -126,7 +126,7 @@ def _read(
 
 def _open_sealed(data: bytes) -> dict[str, Any]:
     try:
-        document = json.loads(data)
+        document = json.loads(data, object_pairs_hook=unique)
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"'{STATE}' is truncated or corrupt: {error}.") from None
     if not isinstance(document, dict) or "crc32" not in document:
