@@ -24,6 +24,7 @@ from growthring.compare import (
     write_outputs,
 )
 from growthring.errors import InputError
+from growthring.foreign import shown
 from growthring.train import Interrupted, Progress, Silence
 
 _COMPARE = """\
@@ -155,7 +156,7 @@ def _print(out: Path, rows: list[Row], as_json: bool) -> None:
     if as_json:
         print(dumps(results(rows, manifest)))
         return
-    print(format_table(rows, manifest.clock))
-    print("\n".join(["", *notes(rows, manifest)]))
+    print(shown(format_table(rows, manifest.clock)))
+    print(shown("\n".join(["", *notes(rows, manifest)])))
     names = ("table.md", "results.json", "accuracy-cost.svg", "report.html")
     print(f"wrote {', '.join(str(out / name) for name in names)}")

@@ -12,6 +12,7 @@ from typing import Any
 
 from growthring.checkpoint import RunLock, RunLockedError, read_json, write_json
 from growthring.compare.contenders import FIXED, MATCHED, Contender
+from growthring.compare.stored import check_stored
 from growthring.errors import InputError
 from growthring.train import Recipe
 from growthring.train.recipe import differences
@@ -124,18 +125,16 @@ def read_manifest(out: Path) -> Manifest | None:
     if not path.exists():
         return None
     found = read_json(path)
-    try:
-        contenders = {
-            name: Entry(**{**entry, "settings": tuple(entry["settings"])})
-            for name, entry in found["contenders"].items()
-        }
-        decisions = {name: Decision(**d) for name, d in found["decisions"].items()}
-        rest = {key: found[key] for key in ("recipe", "settings", "clock", "match", "machine")}
-        return Manifest(
-            changes=tuple(found["changes"]), contenders=contenders, decisions=decisions, **rest
-        )
-    except (KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"'{path}' is not the manifest of a comparison ({error!r}).") from error
+    check_stored(found, path, CLOCKS)
+    contenders = {
+        name: Entry(**{**entry, "settings": tuple(entry["settings"])})
+        for name, entry in found["contenders"].items()
+    }
+    decisions = {name: Decision(**d) for name, d in found["decisions"].items()}
+    rest = {key: found[key] for key in ("recipe", "settings", "clock", "match", "machine")}
+    return Manifest(
+        changes=tuple(found["changes"]), contenders=contenders, decisions=decisions, **rest
+    )
 
 
 def merge(new: Manifest, old: Manifest | None) -> Manifest:

@@ -50,8 +50,7 @@ def misfit(name: str, value: Any) -> str | None:
         return f"{words}, finite"
     low, high = BOUNDS.get(name, (-(2**63), 2**63 - 1))
     values = value if isinstance(value, (list, tuple)) else [value]
-    numbers = [v for v in values if isinstance(v, (int, float)) and not isinstance(v, bool)]
-    if not all(low <= v <= high for v in numbers):
+    if not all(low <= v <= high for v in values if isinstance(v, int)):
         return f"{words} from {low:,} to {high:,}"
     if name == "input_shape" and math.prod(value) > _MOST_VALUES:
         return f"{words}, at most {_MOST_VALUES:,} numbers in all"

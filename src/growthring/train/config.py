@@ -128,7 +128,8 @@ class _Checker:
         )
 
     def _plan(self, found: dict[str, Any]) -> None:
-        stages = found.get("stages", len(found.get("flops") or ()))
+        flops = found.get("flops")
+        stages = found.get("stages", len(flops) if isinstance(flops, list) else None)
         within = f"a whole number from 1 to {BOUNDS['stages'][1]:,}"
         self._need(
             stages, "plan.stages", lambda v: _is_count(v) and 1 <= v <= BOUNDS["stages"][1], within

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import importlib.util
 import math
 import platform
@@ -31,7 +32,7 @@ from growthring.grower import Grower
 from growthring.optim import RingOptimizer
 from growthring.train.beginning import beginning, set_aside
 from growthring.train.interrupt import Interrupt
-from growthring.train.measure import Loss, batch_sums, evaluate
+from growthring.train.measure import Loss, OnDevice, batch_sums, evaluate
 from growthring.train.memory import PeakMemory
 from growthring.train.progress import Progress, Status
 from growthring.train.recipe import Recipe, differences
@@ -130,7 +131,10 @@ class Trainer:
         # From here, as reading the data may take more than training; the weights that are there count.
         held = 0 if is_grown else sum(p.numel() * p.element_size() for p in full.parameters())
         self._memory = PeakMemory(self.device, held)
-        self.model = (self.plan.build_seed() if is_grown else self.plan.model).to(self.device)
+        # The plan's own model stays beside its example inputs, on the CPU: costs are counted on both.
+        is_apart = self.device.type != "cpu"
+        whole = copy.deepcopy(self.plan.model) if is_apart and not is_grown else self.plan.model
+        self.model = (self.plan.build_seed() if is_grown else whole).to(self.device)
         self._full_model = full
         self.totals = Totals()
         self.total_steps = total_steps(self.plan, train)
@@ -147,7 +151,9 @@ class Trainer:
                 method=make_growth_method(recipe),
                 noise=recipe.noise,
                 generator=generator,
-                batches=train.fork,
+                batches=(lambda seed: OnDevice(train.fork(seed), self.device))
+                if is_apart
+                else train.fork,
                 loss=self.loss,
             )
         self._sums = torch.zeros(
@@ -336,8 +342,7 @@ class Trainer:
         self.model.train()
         clock = Clock()
         rate = learning_rate(recipe, max(totals.step - 1, 0), self.total_steps) * factor
-        for inputs, targets in self.train:
-            inputs, targets = inputs.to(self.device), targets.to(self.device)  # a user's own stream
+        for inputs, targets in OnDevice(self.train, self.device):
             rate = learning_rate(recipe, totals.step, self.total_steps) * factor
             for group in self.optimizer.param_groups:
                 group["lr"] = rate
@@ -389,7 +394,7 @@ class Trainer:
         """Loss and accuracy (0 to 1) on the test data; None where there is none."""
         if self.test is None:
             return None, None
-        return evaluate(self.model, self.test, self.loss, self._precision)
+        return evaluate(self.model, self.test, self.loss, self._precision, self.device)
 
     def _record(self, rate: float) -> dict[str, Any]:
         totals = self.totals
