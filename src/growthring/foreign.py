@@ -5,10 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from typing import BinaryIO
+from io import BufferedReader
 
 
-def open_plain(path: str | os.PathLike[str]) -> BinaryIO:
+def open_plain(path: str | os.PathLike[str]) -> BufferedReader:
     """Opens a regular file for reading; a link to one is followed.
 
     A FIFO would wait for its writer for ever, and a device may have no end.

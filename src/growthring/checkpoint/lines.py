@@ -101,6 +101,7 @@ class JsonLines:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
+        self._mark = Mark(0, 0, 0)
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0)
         descriptor = None
         try:

@@ -11,7 +11,7 @@ import struct
 import zlib
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import BinaryIO, Protocol
 
 import numpy as np
 import torch
@@ -103,7 +103,11 @@ def read_idx(path: Path, num_axes: int) -> Tensor:
     return torch.from_numpy(np.frombuffer(content, np.uint8).reshape(shape).copy())
 
 
-def _unpacked(file: BinaryIO, path: Path) -> AbstractContextManager[IO[bytes]]:
+class _Readable(Protocol):
+    def read(self, size: int, /) -> bytes: ...
+
+
+def _unpacked(file: BinaryIO, path: Path) -> AbstractContextManager[_Readable]:
     return gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else nullcontext(file)
 
 

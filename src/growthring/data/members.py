@@ -138,8 +138,10 @@ class Members:
             raise self._damage(error) from error
         if done != header.num_bytes:
             raise self._damage(f"{name} has {done:,} of {header.num_bytes:,} bytes")
-        order = "F" if header.is_fortran else "C"
-        return values.view(header.dtype).reshape(header.shape, order=order)
+        found = values.view(header.dtype)
+        if header.is_fortran:
+            return found.reshape(header.shape[::-1]).transpose()
+        return found.reshape(header.shape)
 
     def _refuse_single(self, file: BinaryIO) -> None:
         if file.read(len(npy.MAGIC_PREFIX)) == npy.MAGIC_PREFIX:

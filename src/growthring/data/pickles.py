@@ -126,7 +126,7 @@ def _check_opcodes(content: bytes) -> None:
     for count, (opcode, argument, _) in enumerate(pickletools.genops(content)):
         if opcode.name not in _OPCODES:
             raise ValueError(f"it has the operation {opcode.name}, which official files do not")
-        if opcode.name in _MEMO and not 0 <= int(argument) <= count:
+        if opcode.name in _MEMO and not 0 <= int(argument or 0) <= count:
             raise ValueError(f"it numbers an object {argument}, and has {count} by then")
         tuples += opcode.name.startswith("TUPLE")
     if tuples > _MOST_TUPLES:
