@@ -168,6 +168,11 @@ DAMAGE = {
         "can be used",
     ),
     "lock": (damage_lock, "works on the run"),
+    "metrics": (lambda f: os.truncate(f / "metrics.jsonl", 50), "was shortened"),
+    "a link": (
+        lambda f: [(f / "metrics.jsonl").unlink(), (f / "metrics.jsonl").symlink_to(f)],
+        "metrics.jsonl",
+    ),
     "data": (lambda f: put(f, "settings.data", "nothing"), "there is no data set 'nothing'"),
     "their data": (
         lambda f: [put(f, "settings.data", "npz"), put(f, "source.data", "/dev/zero")],

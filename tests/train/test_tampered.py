@@ -112,7 +112,7 @@ FIELDS = [
     *(("settings.data", value) for value in (3, None)),
     *(("source.recipe", value) for value in (3, None, "", [], "a\0b", "x" * 20_000)),
     *(("source.settings", value) for value in (3, "epochs=3", [3], None)),
-    *(("source.data", value) for value in (3, [], "a\0b", "")),
+    *(("source.data", value) for value in (3, [], "a\0b", "", "\ud800")),
     *(("source.sha256", value) for value in (3, "abc", "G" * 64)),
     *(("source.fixed", value) for value in (1, "no")),
     *(("plan.stages", value) for value in (0, -1, 10**9, "3", 2.0)),
@@ -443,6 +443,37 @@ def test_inputs_that_are_not_finite(tmp_path):
         trainer.fit()
 
 
+class Empty(Odd):
+    """Streams that promise examples and give none."""
+
+    def _run(self, loop):
+        return iter(())
+
+
+def test_streams_that_give_nothing(tmp_path):
+    data = torch.randn(16, 1, 8, 8), torch.arange(16) % 10
+    trainer = Trainer(small(), tmp_path / "a", model=plain, train=Odd(*data), progress=Silence())
+    trainer.train = Empty(*data)
+    with pytest.raises(TrainingError, match="epoch 0 had no examples"):
+        trainer.fit()
+    trainer.test = Empty(*data)
+    with pytest.raises(InputError, match="gave no batch to evaluate on"):
+        trainer.evaluate()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"checkpoint_minutes": float("nan")}, "checkpoint_minutes=nan: it is 0 or more"),
+        ({"checkpoint_minutes": -1.0}, "checkpoint_minutes=-1.0"),
+        ({"source": {"recipe": "demo", "code": "x"}}, "source has 'code'; it may have recipe"),
+    ],
+)
+def test_options_that_would_be_refused_later(options, says, tmp_path):
+    with pytest.raises(InputError, match=says):
+        Trainer(small(), tmp_path / "run", progress=Silence(), **options)
+
+
 def test_outputs_that_are_no_classes(tmp_path):
     class Pair(torch.nn.Sequential):
         def forward(self, x):
@@ -522,7 +553,7 @@ def interrupted_in(monkeypatch, target, name, real):
     monkeypatch.setattr(target, name, pressed)
 
 
-@pytest.mark.parametrize("name", ["write_checkpoint", "write_json", "JsonLines"])
+@pytest.mark.parametrize("name", ["write_checkpoint", "write_json"])
 def test_ctrl_c_while_a_run_begins_leaves_one_that_can_be_resumed(name, monkeypatch, tmp_path):
     from growthring.train import trainer as module
 

@@ -172,7 +172,7 @@ def _resumed(arguments: argparse.Namespace, common: dict[str, Any]) -> Trainer:
             f"'{folder}' was not started by this command; resume it where it was started."
         )
     name, notes = trusted_recipe(folder, source, arguments.recipe, arguments.trust)
-    saved = open_run(folder, find_device(common["device"]))
+    saved = open_run(folder, find_device(common["device"]), arguments.forget_metrics)
     data = arguments.data or source.get("data")
     if is_file(name):
         check_data(saved.config.settings, None if data is None else Path(data))
@@ -183,7 +183,7 @@ def _resumed(arguments: argparse.Namespace, common: dict[str, Any]) -> Trainer:
     if source.get("fixed") or arguments.fixed:
         recipe = dataclasses.replace(recipe, fixed=True)
     trainer = Trainer(recipe, folder, data=data, source={**source, **recipe_source(name)}, **common)
-    trainer.resume(saved, forget_metrics=arguments.forget_metrics)
+    trainer.resume(saved)
     return trainer
 
 

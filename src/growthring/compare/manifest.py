@@ -15,6 +15,7 @@ from growthring.compare.contenders import FIXED, MATCHED, Contender
 from growthring.compare.stored import check_stored
 from growthring.errors import InputError
 from growthring.train import Recipe
+from growthring.train.bounds import check_bounds
 from growthring.train.recipe import differences
 
 FILE = "comparison.json"
@@ -171,6 +172,7 @@ def merge(new: Manifest, old: Manifest | None) -> Manifest:
 def entry_of(contender: Contender, recipe: Recipe, seeds: int) -> Entry:
     """A contender as the manifest has it."""
     own = contender.recipe(recipe, seed=0)
+    check_bounds(own)  # what is stored can be read again
     grows = not (own.fixed or own.small)
     return Entry(contender.settings, contender.text, seeds, own.epochs, own.fixed, grows)
 

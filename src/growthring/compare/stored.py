@@ -14,7 +14,7 @@ from growthring.compare.contenders import FIXED, MATCHED, NAME
 from growthring.errors import InputError
 from growthring.train.bounds import BOUNDS, KINDS, misfit
 
-_MOST_SEEDS = 10_000
+MOST_SEEDS = 10_000
 _SHOWN = 60
 _FIELDS = ("recipe", "changes", "settings", "clock", "match", "contenders", "decisions", "machine")
 _ENTRY = ("settings", "text", "seeds", "epochs", "fixed", "grows")
@@ -93,8 +93,8 @@ class _Checker:
         self.fields(entry, where, _ENTRY)
         self.texts(entry["settings"], f"{where}.settings")
         self.need(entry["text"], f"{where}.text", isinstance(entry["text"], str), "a text")
-        seeds = f"a whole number from 1 to {_MOST_SEEDS:,}"
-        self.need(entry["seeds"], f"{where}.seeds", _is_whole(entry["seeds"], _MOST_SEEDS), seeds)
+        seeds = f"a whole number from 1 to {MOST_SEEDS:,}"
+        self.need(entry["seeds"], f"{where}.seeds", _is_whole(entry["seeds"], MOST_SEEDS), seeds)
         if entry["epochs"] is not None:
             self._epochs(entry["epochs"], where)
         for key in ("fixed", "grows"):

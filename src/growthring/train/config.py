@@ -6,6 +6,7 @@ and what is allowed.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,13 @@ from growthring.train.bounds import BOUNDS, KINDS, misfit
 from growthring.train.recipe import fits
 
 Check = Callable[[Any], bool]
+SOURCE = (
+    "recipe",
+    "settings",
+    "fixed",
+    "data",
+    "sha256",
+)  # how the command line finds a recipe again
 _SHOWN = 60  # characters of a value in a message
 
 
@@ -110,7 +118,7 @@ class _Checker:
     def _source(self, found: dict[str, Any]) -> None:
         if not found:
             return
-        self._known(found, "source.", ("recipe", "settings", "fixed", "data", "sha256"))
+        self._known(found, "source.", SOURCE)
         if "recipe" not in found:
             raise self._error("source.recipe", "nothing", "the recipe of the run")
         self._need(
@@ -189,7 +197,11 @@ def _is_text(value: Any) -> bool:
 
 
 def _is_name(value: Any) -> bool:
-    return _is_text(value) and bool(value) and "\0" not in value
+    """Whether it is a text that can be a path."""
+    try:
+        return _is_text(value) and bool(value) and b"\0" not in os.fsencode(value)
+    except UnicodeEncodeError:  # half of a pair of surrogates
+        return False
 
 
 def _is_digest(value: Any) -> bool:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from growthring.data.stream import Batch, BatchStream
+from growthring.errors import InputError
 
 Loss = Callable[[Any, Tensor], Tensor]
 
@@ -49,6 +50,8 @@ def evaluate(
             value = loss(outputs, targets)
         sums += batch_sums(value, outputs, targets)
     loss_sum, right, examples = sums.tolist()
+    if not examples:
+        raise InputError("the test data gave no batch to evaluate on.")
     return loss_sum / examples, None if math.isnan(right) else right / examples
 
 

@@ -44,22 +44,27 @@ class Saved:
     Attributes:
         config: its config.json.
         checkpoint: the newest one that is whole.
-        mark: how far the log was when it was written.
-        damage: what is wrong with the log up to there; None if nothing is.
+        log: how far the log was when it was written; None if it is damaged and to be forgotten.
     """
 
     config: RunConfig
     checkpoint: Checkpoint
-    mark: Mark
-    damage: str | None
+    log: Mark | None
 
 
-def open_run(folder: Path, device: torch.device | str = "cpu") -> Saved:
+def open_run(
+    folder: Path, device: torch.device | str = "cpu", forget_metrics: bool = False
+) -> Saved:
     """Reads and checks what a run has saved, without running anything that it names.
+
+    Args:
+        folder: of the run.
+        device: where tensors go that were on an accelerator.
+        forget_metrics: a damaged log is no error.
 
     Raises:
         InputError: config.json is not as it was written; the field is named.
-        CheckpointError: there is no usable checkpoint, or another process works on the run.
+        CheckpointError: there is no usable checkpoint, the log is damaged, or another process works on the run.
     """
     config = read_config(folder)
     with RunLock(folder):  # a run at work would prune what is being read
@@ -72,8 +77,8 @@ def open_run(folder: Path, device: torch.device | str = "cpu") -> Saved:
                     f"'{folder / 'config.json'}' was changed since the run began: {'; '.join(differ[:5])}. Put the "
                     "old values back; other settings need another run."
                 )
-        mark, damage = _log(folder / "metrics.jsonl", state)
-    return Saved(config, found, mark, damage)
+        log = _log(folder / "metrics.jsonl", state, forget_metrics)
+    return Saved(config, found, log)
 
 
 def totals_of(checkpoint: Checkpoint, plan: Plan) -> Totals:
@@ -170,8 +175,8 @@ def _finite(value: Tensor) -> bool:
     )  # float8 has no such function
 
 
-def _log(path: Path, state: Mapping[str, Any]) -> tuple[Mark, str | None]:
-    """How far the log was, and what is wrong with it."""
+def _log(path: Path, state: Mapping[str, Any], forget: bool) -> Mark | None:
+    """How far the log was; None if it is damaged since and that is to be forgotten."""
     try:
         if "metrics" in state:
             mark = Mark(**state["metrics"])
@@ -187,8 +192,13 @@ def _log(path: Path, state: Mapping[str, Any]) -> tuple[Mark, str | None]:
     try:
         mark.check(path)
     except CheckpointError as error:
-        return mark, str(error)
-    return mark, None
+        if forget:
+            return None
+        raise CheckpointError(
+            f"{error} Nothing was changed. Put the file back as it was; or go on without its lines with "
+            "--forget-metrics (forget_metrics=True), which sets it aside and begins a new one."
+        ) from None
+    return mark
 
 
 def _foreign(found: Checkpoint, what: str) -> CheckpointError:

@@ -28,9 +28,11 @@ from growthring.checkpoint.jsontext import dumps, loads
 from growthring.costs import footprint
 from growthring.data.stream import BatchStream
 from growthring.errors import GrowthError, InputError
+from growthring.foreign import refuse_link
 from growthring.grower import Grower
 from growthring.optim import RingOptimizer
 from growthring.train.beginning import beginning, set_aside
+from growthring.train.config import SOURCE
 from growthring.train.interrupt import Interrupt
 from growthring.train.measure import Loss, OnDevice, batch_sums, evaluate
 from growthring.train.memory import PeakMemory
@@ -108,6 +110,11 @@ class Trainer:
         self._cadence = (checkpoint_steps, checkpoint_minutes * 60, keep)
         self._log_rates, self._source, self._tensorboard = log_rates, source or {}, tensorboard
         check(recipe)
+        unknown = sorted(set(self._source) - set(SOURCE))
+        if unknown:
+            raise InputError(f"source has '{unknown[0]}'; it may have {', '.join(SOURCE)}.")
+        if not checkpoint_minutes >= 0:
+            raise InputError(f"checkpoint_minutes={checkpoint_minutes!r}: it is 0 or more.")
         if keep < 1 or (checkpoint_steps is not None and checkpoint_steps < 1):
             raise InputError(
                 f"keep={keep!r}, checkpoint_steps={checkpoint_steps!r}: both are at least 1."
@@ -167,13 +174,15 @@ class Trainer:
 
     def fit(self) -> Result:
         """Trains from where the run is to its end; Ctrl-C finishes the step, saves and raises `Interrupted`."""
-        with self._interrupt, beginning(self.out):
+        with beginning(self.out):
             if self._sets_aside:
                 set_aside(self.out / "metrics.jsonl")
+                self._sets_aside = False
             with JsonLines(self.out / "metrics.jsonl") as self._log:
-                self._begin()
-                while self.totals.stage < self.plan.num_stages:
-                    self._stage()
+                with self._interrupt:
+                    self._begin()
+                    while self.totals.stage < self.plan.num_stages:
+                        self._stage()
                 if self._interrupt.is_asked:  # after the last step; the last stage has saved
                     raise Interrupted(f"stopped before the end; {self._saved_words()}")
                 return self._finish()
@@ -190,7 +199,8 @@ class Trainer:
             CheckpointError: the run is damaged, or not of this model; nothing in the folder was changed. Make
                 a new Trainer before the next try.
         """
-        saved = open_run(self.out, self.device) if saved is None else saved
+        if saved is None:
+            saved = open_run(self.out, self.device, forget_metrics)
         config, found = saved.config, saved.checkpoint
         changed = differences(config.settings, self.recipe.as_dict())
         if changed:
@@ -199,11 +209,6 @@ class Trainer:
                 "or start another run."
             )
         check_plan(config, self.plan, self.out)
-        if saved.damage is not None and not forget_metrics:
-            raise CheckpointError(
-                f"{saved.damage} Nothing was changed. Put the file back as it was; or go on without its lines with "
-                "--forget-metrics (forget_metrics=True), which sets it aside and begins a new one."
-            )
         for path, reason in found.skipped:
             self.progress.say(
                 f"checkpoint {path.name} cannot be used ({reason}); using the one before"
@@ -221,8 +226,8 @@ class Trainer:
                 "in the folder was changed."
             ) from error
         self.totals = totals
-        self._sets_aside = saved.damage is not None
-        self._resumed = (found.step, 0 if self._sets_aside else saved.mark.size)
+        self._sets_aside = saved.log is None
+        self._resumed = (found.step, 0 if saved.log is None else saved.log.size)
         self._random_states = found.state["random"]
 
     def _take_up(self, state: Mapping[str, Any]) -> None:
@@ -233,9 +238,7 @@ class Trainer:
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.train.load_state_dict(state["train"])
-        torch.Generator().set_state(
-            state["random"][0]
-        )  # refuses what is no state before fit uses it
+        torch.Generator().set_state(state["random"][0])  # refuses what is none, before fit uses it
         self._sums = state["sums"].cpu()
 
     def _say_versions(self, versions: Mapping[str, str]) -> None:
@@ -367,16 +370,16 @@ class Trainer:
     def _step(self, inputs: Tensor, targets: Tensor) -> None:
         """Forward, backward, update; nothing is updated if the loss is not finite."""
         recipe = self.recipe
-        try:
-            with self._precision():
-                outputs = self._forward(inputs)
+        with self._precision():
+            outputs = self._forward(inputs)
+            try:
                 loss = self.loss(outputs, targets)
-        except IndexError as error:  # "Target 10 is out of bounds."
-            raise TrainingError(
-                f"step {self.totals.step}, stage {self.totals.stage} failed: {error} Labels count from 0 and stay "
-                "below the number of outputs. Nothing of this step was applied; the last checkpoint in "
-                f"'{self.out}' is from before."
-            ) from error
+            except IndexError as error:  # "Target 10 is out of bounds."
+                raise TrainingError(
+                    f"step {self.totals.step}, stage {self.totals.stage} failed: {error} Labels count from 0 and "
+                    "stay below the number of outputs. Nothing of this step was applied; the last checkpoint in "
+                    f"'{self.out}' is from before."
+                ) from error
         if self.device.type == "cpu" or self.totals.step % 20 == 0:
             value = float(loss.detach())
             if not math.isfinite(value):
@@ -399,6 +402,11 @@ class Trainer:
     def _record(self, rate: float) -> dict[str, Any]:
         totals = self.totals
         loss_sum, right, examples = self._sums.tolist()
+        if not examples:
+            raise TrainingError(
+                f"epoch {totals.epoch} had no examples: the stream of batches gave none. The last checkpoint in "
+                f"'{self.out}' is from before."
+            )
         test_loss, test_accuracy = self.evaluate()
         return {
             "kind": "epoch",
@@ -548,6 +556,7 @@ class Trainer:
             return
         from torch.utils.tensorboard import SummaryWriter
 
+        refuse_link(self.out / "tensorboard")
         with SummaryWriter(str(self.out / "tensorboard")) as writer:
             for key, value in record.items():
                 if isinstance(value, float):
