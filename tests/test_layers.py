@@ -14,7 +14,7 @@ SOURCE = Path(__file__).parents[1] / "src" / PACKAGE
 # A new module has to be placed here.
 LEVELS: list[set[str]] = [
     {"errors"},
-    {"core"},
+    {"core", "foreign"},
     {"graph", "optim", "schedule", "zoo", "data", "checkpoint", "html"},
     {"costs", "transaction"},
     {"fading", "plan", "verify"},

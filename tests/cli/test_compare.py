@@ -66,7 +66,7 @@ def test_ctrl_c_then_the_same_command_or_train_goes_on(arguments, capsys, tmp_pa
         assert gate.process.returncode == 130 and "Traceback" not in err
     assert "stopped in paired, seed 0" in err and "same command goes on" in err
     assert not (folder / "result.json").exists()
-    status, _, err = run(capsys, "train", "--resume", folder)
+    status, _, err = run(capsys, "train", "--resume", folder, "--trust")
     assert status == 0 and "resuming at stage" in err
     status, out, err = run(capsys, *arguments, *more)
     assert status == 0 and "2 of 4 runs are there already" in err

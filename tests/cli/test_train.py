@@ -46,9 +46,10 @@ def test_train_json_and_quiet(capsys, tmp_path):
 def test_ctrl_c_says_how_to_go_on_and_a_second_process_is_refused(own, whole, capsys, tmp_path):
     folder = tmp_path / "run"
     arguments = ["--recipe", f"{own}:mine", "--out", folder, "--checkpoint-steps", "1"]
+    recipe = ["--recipe", f"{own}:mine"]
     with Gate(folder, 4, "train", *arguments) as gate:
         gate.wait()
-        status, _, err = run(capsys, "train", "--resume", folder)
+        status, _, err = run(capsys, "train", "--resume", folder, *recipe)
         assert status == 2 and f"process {gate.process.pid}" in err and "Traceback" not in err
         status, _, err = run(capsys, "train", *arguments)
         assert status == 2 and f"process {gate.process.pid}" in err
@@ -58,7 +59,7 @@ def test_ctrl_c_says_how_to_go_on_and_a_second_process_is_refused(own, whole, ca
         assert gate.process.returncode == 130
     assert f"growthring train --resume {folder}" in err and "Traceback" not in err
     assert not (folder / "result.json").exists()
-    status, _, err = run(capsys, "train", "--resume", folder)
+    status, _, err = run(capsys, "train", "--resume", folder, *recipe)
     assert status == 0 and "resuming at stage" in err
     assert_same_run(whole, folder)
 
@@ -76,7 +77,7 @@ def test_two_ctrl_c_end_at_once(own, whole, capsys, tmp_path):
             if "Ctrl-C again" in line:
                 gate.process.send_signal(signal.SIGINT)
         assert gate.process.returncode == 130 and "interrupted" in err and "Traceback" not in err
-    assert run(capsys, "train", "--resume", folder, "--quiet")[0] == 0
+    assert run(capsys, "train", "--resume", folder, "--trust", "--quiet")[0] == 0
     assert_same_run(whole, folder)
 
 
@@ -87,14 +88,14 @@ def test_killed_at_many_moments(steps, own, whole, capsys, tmp_path):
     folder = tmp_path / "run"
     arguments = ["--recipe", f"{own}:mine", "--out", folder]
     for number, passes in enumerate((1, 3, 5, 2, 4)):
-        first = [*arguments, *steps] if number == 0 else ["--resume", folder, *steps]
+        first = [*arguments, *steps] if number == 0 else ["--resume", folder, "--trust", *steps]
         with Gate(folder, 0, "train", *first, passes=passes) as gate:
             gate.wait()
             if number % 2:
                 gate.open()
             gate.process.kill()
             gate.process.communicate()
-    assert run(capsys, "train", "--resume", folder, "--quiet")[0] == 0
+    assert run(capsys, "train", "--resume", folder, "--trust", "--quiet")[0] == 0
     assert_same_run(whole, folder)
 
 
@@ -102,12 +103,13 @@ def test_settings_of_the_first_command_hold_when_resumed(own, capsys, tmp_path):
     folder = tmp_path / "run"
     arguments = ["--recipe", f"{own}:mine", "--set", "optimizer_options.momentum=0.9"]
     assert run(capsys, "train", *arguments, "--fixed", "--out", folder, "--quiet")[0] == 0
-    assert run(capsys, "train", "--resume", folder, "--quiet")[0] == 0
+    again = ["--resume", folder, "--recipe", f"{own}:mine"]
+    assert run(capsys, "train", *again, "--quiet")[0] == 0
     for more, says in (
         (["--set", "epochs=4"], "epochs: 3 -> 4"),
         (["--set", "optimizer_options.momentum=0.5"], "0.9"),
     ):
-        status, _, err = run(capsys, "train", "--resume", folder, *more)
+        status, _, err = run(capsys, "train", *again, *more)
         assert status == 2 and says in err and "Traceback" not in err, (more, err)
 
 
@@ -116,12 +118,12 @@ def test_a_truncated_checkpoint_is_passed_over_and_named(own, whole, capsys, tmp
     assert run(capsys, "train", "--recipe", f"{own}:mine", "--out", folder, "--quiet")[0] == 0
     path = list_checkpoints(folder)[-1][1]
     os.truncate(path / "tensors.safetensors", 99)
-    status, _, err = run(capsys, "train", "--resume", folder)
+    status, _, err = run(capsys, "train", "--resume", folder, "--trust")
     assert status == 0 and path.name in err and "cannot be used" in err
     assert_same_run(whole, folder)
     for _, path in list_checkpoints(folder):
         os.truncate(path / "state.json", 9)
-    status, _, err = run(capsys, "train", "--resume", folder)
+    status, _, err = run(capsys, "train", "--resume", folder, "--trust")
     assert status == 2 and "can be used" in err and "Traceback" not in err
 
 
@@ -148,7 +150,7 @@ def test_resumed_from_another_folder(capsys, monkeypatch, tmp_path):
     arguments = ["train", "--recipe", "my_recipes.py:mine", "--quiet", "--out", "run"]
     assert run(capsys, *arguments)[0] == 0
     monkeypatch.chdir(tmp_path / "elsewhere")
-    status, _, err = run(capsys, "train", "--resume", tmp_path / "run", "--quiet")
+    status, _, err = run(capsys, "train", "--resume", tmp_path / "run", "--trust", "--quiet")
     assert status == 0, err
 
 
@@ -160,7 +162,7 @@ def test_a_function_among_the_model_options_can_be_resumed(capsys, tmp_path):
     folder = tmp_path / "run"
     arguments = ["train", "--recipe", f"{path}:mine", "--quiet", "--out", folder]
     assert run(capsys, *arguments)[0] == 0
-    status, _, err = run(capsys, "train", "--resume", folder, "--quiet")
+    status, _, err = run(capsys, "train", "--resume", folder, "--trust", "--quiet")
     assert status == 0, err
 
 

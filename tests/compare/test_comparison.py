@@ -306,7 +306,7 @@ def test_a_run_with_other_settings_is_named(tmp_path):
             lambda out: compare(out, ["paired", _variant("side=4")]),
             "contender 'mine': 'digits' has images of shape (1, 4, 4)",
         ),
-        (lambda out: compare(out, settings=["model_options.outputs=5"]), "a first step failed"),
+        (lambda out: compare(out, settings=["model_options.outputs=5"]), "has the label 9"),
         (lambda out: compare(out, ["paired", _variant("model_options.w=1")]), "contender 'mine'"),
     ],
 )

@@ -9,7 +9,12 @@ from growthring.checkpoint.errors import (
 from growthring.checkpoint.files import write_text as write_text
 from growthring.checkpoint.folders import list_checkpoints as list_checkpoints
 from growthring.checkpoint.jsontext import read_json as read_json, write_json as write_json
-from growthring.checkpoint.lines import JsonLines as JsonLines, read_jsonl as read_jsonl
+from growthring.checkpoint.lines import (
+    JsonLines as JsonLines,
+    Mark as Mark,
+    mark_of as mark_of,
+    read_jsonl as read_jsonl,
+)
 from growthring.checkpoint.lock import RunLock as RunLock
 from growthring.checkpoint.read import Checkpoint as Checkpoint, read_checkpoint as read_checkpoint
 from growthring.checkpoint.weights import (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 import struct
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
@@ -108,6 +109,10 @@ class _Decoder:
             if "dtype" in node:
                 tensor = tensor.view(_dtype(node["dtype"]))
             if "stride" in node:
+                if (
+                    math.prod(node["shape"]) != tensor.numel()
+                ):  # strides of 0 make much out of little
+                    raise RuntimeError(f"{tensor.numel()} values for the shape {node['shape']}")
                 tensor = tensor.as_strided(node["shape"], node["stride"])
         except RuntimeError as error:
             raise CheckpointError(f"the tensor '{name}' is not as the tree says: {error}") from None

@@ -14,6 +14,7 @@ import uuid
 from pathlib import Path
 
 from growthring.checkpoint.errors import CheckpointError
+from growthring.foreign import refuse_link
 
 TENSORS = "tensors.safetensors"
 STATE = "state.json"
@@ -50,7 +51,11 @@ def candidates(run: str | os.PathLike[str]) -> list[tuple[int, Path]]:
     """As `list_checkpoints`, newest first, with those that were about to be replaced."""
     parent = checkpoints_folder(run)
     try:
-        names = [entry.name for entry in os.scandir(parent) if entry.is_dir()]
+        refuse_link(parent)
+        with os.scandir(
+            parent
+        ) as entries:  # a link may lead out of the run, which is written and pruned here
+            names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
     except FileNotFoundError:
         return []
     except OSError as error:

@@ -10,7 +10,6 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,9 @@ import torch
 
 from growthring.checkpoint.errors import CheckpointError
 from growthring.checkpoint.files import write_text
+from growthring.foreign import read_plain
 
+MOST = 1 << 26  # bytes of a JSON file that are read; what it holds takes many times as much
 _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -45,12 +46,18 @@ def loads(text: str | bytes) -> Any:
     """Returns what `dumps` was given; tuples are lists, and keys strings.
 
     Raises:
-        ValueError: the text is not JSON.
+        ValueError: the text is not JSON, nested too deep, or has a key twice.
 
     >>> loads('{"loss": "-Infinity"}')
     {'loss': -inf}
+    >>> loads('{"lr": 1, "lr": 2}')
+    Traceback (most recent call last):
+    ValueError: the key 'lr' is there twice
     """
-    value = json.loads(text)
+    try:
+        value = json.loads(text, object_pairs_hook=unique)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
     words = (b"NaN", b"Infinity") if isinstance(text, bytes) else ("NaN", "Infinity")
     return _restored(value) if any(word in text for word in words) else value  # type: ignore[operator]
 
@@ -77,11 +84,25 @@ def read_json(path: str | os.PathLike[str]) -> Any:
         CheckpointError: it cannot be read, or is not JSON.
     """
     try:
-        return loads(Path(path).read_bytes())
+        return loads(read_plain(path, MOST))
     except OSError as error:
         raise CheckpointError(f"cannot read '{path}': {error.strerror or error}.") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise CheckpointError(f"'{path}' is not JSON: {error}.") from error
+
+
+def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Makes a dict for `json.loads`; of a key that is there twice readers would see one or the other.
+
+    Raises:
+        ValueError: a key is there twice.
+    """
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"the key '{twice}' is there twice")
+    return found
 
 
 def _plain(value: Any) -> Any:

@@ -3,16 +3,77 @@
 from __future__ import annotations
 
 import os
+import stat
+import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import IO, Any
 
 from growthring.checkpoint.errors import CheckpointError
 from growthring.checkpoint.files import write_error
-from growthring.checkpoint.jsontext import dumps, loads
+from growthring.checkpoint.jsontext import MOST, dumps, loads
+from growthring.foreign import open_plain, refuse_link
 
 _BLOCK = 1 << 16
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A place in a log, and what is before it, so that a change of that shows.
+
+    Attributes:
+        size: in bytes.
+        lines: how many.
+        crc: their CRC-32.
+    """
+
+    size: int
+    lines: int
+    crc: int
+
+    def check(self, path: str | os.PathLike[str]) -> None:
+        """Refuses a log that does not begin as it did when this mark was made; what follows may be anything.
+
+        Raises:
+            CheckpointError: lines are missing or were changed, or it cannot be read.
+        """
+        found = mark_of(path, self.size)
+        if found.size < self.size:
+            raise CheckpointError(
+                f"'{os.fspath(path)}' was shortened: it has {found.lines} whole lines ({found.size} bytes), and "
+                f"had {self.lines} ({self.size} bytes) when the checkpoint was written."
+            )
+        if found != self:
+            raise CheckpointError(
+                f"'{os.fspath(path)}' was changed: its first {self.size} bytes are not the {self.lines} lines that "
+                "were there when the checkpoint was written."
+            )
+
+
+def mark_of(path: str | os.PathLike[str], size: int) -> Mark:
+    """What the first bytes of a log are; an absent one is empty.
+
+    Raises:
+        CheckpointError: it cannot be read.
+    """
+    try:
+        with open_plain(path) as file:
+            return _mark(file, size)
+    except FileNotFoundError:
+        return Mark(0, 0, 0)
+    except OSError as error:
+        raise CheckpointError(
+            f"cannot read '{os.fspath(path)}': {error.strerror or error}."
+        ) from error
+
+
+def _mark(file: IO[bytes], size: int) -> Mark:
+    done = lines = crc = 0
+    while done < size and (block := file.read(min(_BLOCK, size - done))):
+        done, lines, crc = done + len(block), lines + block.count(b"\n"), zlib.crc32(block, crc)
+    return Mark(done, lines, crc)
 
 
 class JsonLines:
@@ -40,11 +101,19 @@ class JsonLines:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
+        self._mark = Mark(0, 0, 0)
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0)
+        descriptor = None
         try:
-            self._descriptor = os.open(self.path, flags, 0o666)
-            self._cut(os.fstat(self._descriptor).st_size)
+            refuse_link(self.path)
+            descriptor = os.open(self.path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise OSError("it is not a regular file")
+            self._descriptor = descriptor
+            self._cut(os.fstat(descriptor).st_size)
         except OSError as error:
+            if descriptor is not None:
+                os.close(descriptor)
             raise write_error(self.path, error) from error
         self._closed = False
 
@@ -64,6 +133,12 @@ class JsonLines:
         except OSError as error:
             os.ftruncate(self._descriptor, start)
             raise write_error(self.path, error) from error
+        self._mark = Mark(start + len(line), self._mark.lines + 1, zlib.crc32(line, self._mark.crc))
+
+    def mark(self) -> Mark:
+        """Where the log ends and what it holds, for `Mark.check` and `truncate`; that is on the disk then."""
+        self.position()
+        return self._mark
 
     def position(self) -> int:
         """Where the log ends, in bytes, for `truncate`; what is before is on the disk then."""
@@ -121,6 +196,8 @@ class JsonLines:
                 end = start + found + 1 if found >= 0 else start
                 if found >= 0:
                     break
+            file.seek(0)
+            self._mark = _mark(file, end)
         if end != os.fstat(self._descriptor).st_size:
             os.ftruncate(self._descriptor, end)
 
@@ -138,17 +215,19 @@ def read_jsonl(path: str | os.PathLike[str]) -> Iterator[Any]:
     [{'step': 1}]
     """
     try:
-        with open(path, "rb") as file:
-            for number, line in enumerate(file, 1):
-                if not line.endswith(b"\n"):
-                    return
+        with open_plain(path) as file:
+            number = 0
+            while (line := file.readline(MOST)).endswith(b"\n"):
+                number += 1
                 try:
                     value = loads(line)
-                except (ValueError, RecursionError) as error:
+                except ValueError as error:
                     raise CheckpointError(
                         f"line {number} of '{os.fspath(path)}' is not JSON: {error}."
                     ) from error
                 yield value
+            if len(line) == MOST:
+                raise CheckpointError(f"line {number + 1} of '{os.fspath(path)}' has no end.")
     except OSError as error:
         raise CheckpointError(
             f"cannot read '{os.fspath(path)}': {error.strerror or error}."

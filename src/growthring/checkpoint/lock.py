@@ -14,6 +14,7 @@ from typing import Any
 
 from growthring.checkpoint.errors import CheckpointError, RunLockedError
 from growthring.checkpoint.files import write_error
+from growthring.foreign import read_plain, refuse_link
 
 if sys.platform == "win32":
     import msvcrt
@@ -71,7 +72,9 @@ class RunLock:
         descriptor = None
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
+            refuse_link(self.path)
+            flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+            descriptor = os.open(self.path, flags, 0o666)
             try:
                 _lock(descriptor)
             except OSError as error:
@@ -132,9 +135,9 @@ class RunLock:
 
     def _owner(self) -> dict[str, Any]:
         try:
-            owner = json.loads(self.path.read_bytes())
+            owner = json.loads(read_plain(self.path, 4096))
             return {"pid": int(owner["pid"]), "host": str(owner["host"])}
-        except (OSError, ValueError, LookupError, TypeError):
+        except (OSError, ValueError, LookupError, TypeError, RecursionError, OverflowError):
             return {}  # it was just being written
 
 

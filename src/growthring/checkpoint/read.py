@@ -21,7 +21,9 @@ from growthring.checkpoint.folders import (
     candidates,
     checkpoints_folder,
 )
+from growthring.checkpoint.jsontext import MOST, unique
 from growthring.checkpoint.tensorfile import read_tensors
+from growthring.foreign import read_plain
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ def read_checkpoint(
 def _read(
     path: Path, step: int, device: torch.device | str, skipped: list[tuple[Path, str]]
 ) -> Checkpoint:
-    document = _open_sealed((path / STATE).read_bytes())
+    document = _open_sealed(read_plain(path / STATE, MOST))
     if document.get("format") != FORMAT:
         raise CheckpointError(f"'{STATE}' is not of a growthring checkpoint.")
     if document["version"] != VERSION:
@@ -124,7 +126,7 @@ def _read(
 
 def _open_sealed(data: bytes) -> dict[str, Any]:
     try:
-        document = json.loads(data)
+        document = json.loads(data, object_pairs_hook=unique)
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"'{STATE}' is truncated or corrupt: {error}.") from None
     if not isinstance(document, dict) or "crc32" not in document:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from growthring.checkpoint.errors import CheckpointError
 from growthring.checkpoint.files import sync_file
+from growthring.foreign import open_plain
 
 DTYPES = frozenset(  # of the format; float4_e2m1fn_x2 is left out, as its shape counts half bytes
     {torch.bool, torch.uint8, torch.uint16, torch.uint32, torch.uint64}
@@ -70,7 +71,7 @@ def read_tensors(path: Path, crc: int | None = None) -> dict[str, Tensor]:
         CheckpointError: it is not a whole safetensors file, or has another checksum.
         OSError: as the system gives it.
     """
-    with open(path, "rb") as file:  # also because errors of the library have no errno
+    with open_plain(path) as file:  # also because errors of the library have no errno
         if crc is not None and (found := _crc32(file)) != crc:
             raise CheckpointError(
                 f"'{path.name}' is corrupt: its CRC-32 is {found:08x}, it was written with {crc:08x}."
@@ -87,7 +88,7 @@ def read_tensors(path: Path, crc: int | None = None) -> dict[str, Tensor]:
 def read_metadata(path: Path) -> dict[str, str]:
     """Returns the strings that a safetensors file carries beside its tensors."""
     try:
-        with open(path, "rb"), safe_open(path, "pt") as file:
+        with open_plain(path), safe_open(path, "pt") as file:
             return dict(file.metadata() or {})
     except SafetensorError as error:
         raise _foreign(error) from error

@@ -33,6 +33,7 @@ from growthring.checkpoint.folders import (
 )
 from growthring.checkpoint.tensorfile import write_tensors
 from growthring.errors import InputError
+from growthring.foreign import refuse_link
 
 
 def write_checkpoint(
@@ -80,6 +81,7 @@ def write_checkpoint(
     }
     temporary: Path | None = None
     try:
+        refuse_link(parent)
         if not parent.exists():
             parent.mkdir(parents=True, exist_ok=True)
             sync_folder(parent.parent)

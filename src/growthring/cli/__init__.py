@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from growthring.cli import compare, inspect, plan, report, train
 from growthring.errors import GrowthError
+from growthring.foreign import shown
 from growthring.train import Interrupted
 
 
@@ -24,18 +25,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments.run(arguments)
         sys.stdout.flush()
     except Interrupted as error:
-        print(f"growthring: {error}", file=sys.stderr)
+        _complain(str(error))
         return 130
     except GrowthError as error:
-        print(f"growthring: {type(error).__name__}: {error}", file=sys.stderr)
+        _complain(f"{type(error).__name__}: {error}")
         return 2
     except KeyboardInterrupt:
-        print("growthring: interrupted", file=sys.stderr)
+        _complain("interrupted")
         return 130
     except BrokenPipeError:  # the reader (head, less) has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except OSError as error:  # a full disk, say, where nothing more is known about it
+        where = f" ('{error.filename}')" if error.filename else ""
+        _complain(f"{type(error).__name__}: {error.strerror or error}{where}.")
+        return 2
     return 0
+
+
+def _complain(text: str) -> None:
+    """Says what is wrong; names out of files may hold what would steer the terminal."""
+    print(shown(f"growthring: {text}"), file=sys.stderr)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from growthring.errors import InputError
@@ -36,13 +35,6 @@ def add_recipe(parser: argparse.ArgumentParser, is_required: bool = True) -> Non
 def recipe_of(arguments: argparse.Namespace) -> Recipe:
     """The recipe that --recipe and --set name."""
     return change(load_recipe(arguments.recipe, RECIPES), arguments.settings)
-
-
-def absolute_recipe(recipe: str) -> str:
-    """A recipe's name, or its file with the whole path, so that a run can be resumed from anywhere."""
-    path, separator, function = recipe.rpartition(":")
-    is_file = separator and path.endswith(".py")
-    return f"{Path(path).resolve()}:{function}" if is_file else recipe
 
 
 def parse_share(text: str) -> float:

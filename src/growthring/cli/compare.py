@@ -9,7 +9,8 @@ from pathlib import Path
 import torch
 
 from growthring.checkpoint.jsontext import dumps
-from growthring.cli.common import Commands, absolute_recipe, add_recipe, recipe_of
+from growthring.cli.common import Commands, add_recipe, recipe_of
+from growthring.cli.trust import recipe_source
 from growthring.compare import (
     DEFAULT,
     KNOWN,
@@ -23,6 +24,7 @@ from growthring.compare import (
     write_outputs,
 )
 from growthring.errors import InputError
+from growthring.foreign import shown
 from growthring.train import Interrupted, Progress, Silence
 
 _COMPARE = """\
@@ -142,7 +144,7 @@ def _comparison(arguments: argparse.Namespace) -> Comparison:
         retry=arguments.retry,
         progress=Silence() if arguments.quiet else Progress(),
         source={
-            "recipe": absolute_recipe(arguments.recipe),
+            **recipe_source(arguments.recipe),
             "settings": arguments.settings,
             "data": data,
         },
@@ -154,7 +156,7 @@ def _print(out: Path, rows: list[Row], as_json: bool) -> None:
     if as_json:
         print(dumps(results(rows, manifest)))
         return
-    print(format_table(rows, manifest.clock))
-    print("\n".join(["", *notes(rows, manifest)]))
+    print(shown(format_table(rows, manifest.clock)))
+    print(shown("\n".join(["", *notes(rows, manifest)])))
     names = ("table.md", "results.json", "accuracy-cost.svg", "report.html")
     print(f"wrote {', '.join(str(out / name) for name in names)}")

@@ -11,7 +11,7 @@ import torch
 from growthring.cli.common import Commands, add_recipe, parse_share, recipe_of
 from growthring.errors import InputError
 from growthring.plan import Plan
-from growthring.train.setup import make_model, make_plan
+from growthring.train.setup import check, make_model, make_plan
 
 _PLAN = """\
 Shows what a recipe would do: the width, epochs and batch size of every stage, and what that costs as a
@@ -49,6 +49,7 @@ def _run(arguments: argparse.Namespace) -> None:
         recipe = dataclasses.replace(
             recipe, budget=parse_share(arguments.budget), first_epochs=None
         )
+    check(recipe)
     made = make_plan(recipe, make_model(recipe, torch.Generator().manual_seed(recipe.seed)))
     if arguments.measure:
         made = made.measure()

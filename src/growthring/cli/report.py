@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from dataclasses import asdict
 from pathlib import Path
 
 from growthring.cli.common import Commands
 from growthring.errors import InputError
+from growthring.foreign import shown
 from growthring.html import format_table, summary_table, write_report
+from growthring.html.runs import read_runs
 
 
 def add(commands: Commands) -> None:
@@ -18,7 +21,8 @@ def add(commands: Commands) -> None:
         "report",
         help="compare runs in a table and an HTML page",
         description="Prints accuracy, FLOPs and seconds of runs, and writes a self-contained page with their "
-        "curves, stages and rates. Runs that differ in nothing but the seed are averaged.",
+        "curves, stages and rates. Runs that differ in nothing but the seed are averaged. Damaged runs are named "
+        "and shown as far as they go; nothing that a run folder names is run.",
     )
     parser.add_argument("runs", nargs="+", metavar="RUN")
     parser.add_argument("--out", default="report.html", metavar="FILE", help="default report.html")
@@ -34,6 +38,9 @@ def _run(arguments: argparse.Namespace) -> None:
         raise InputError(f"there is no folder '{missing[0]}'.")
     write_report(runs, Path(arguments.out), title=arguments.title)
     rows = summary_table(runs)
+    for run in read_runs(runs):
+        for problem in run.problems:
+            print(shown(f"growthring: '{run.path}' is damaged: {problem}"), file=sys.stderr)
     if arguments.json:
         print(json.dumps([asdict(row) for row in rows], default=str))
         return

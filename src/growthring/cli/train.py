@@ -12,15 +12,39 @@ from typing import Any
 
 import torch
 
-from growthring.checkpoint import load_weights, read_checkpoint, read_json, save_weights
-from growthring.cli.common import Commands, absolute_recipe, add_recipe, recipe_of
+from growthring.checkpoint import (
+    Checkpoint,
+    CheckpointError,
+    load_weights,
+    read_checkpoint,
+    save_weights,
+)
+from growthring.cli.common import Commands, add_recipe, recipe_of
+from growthring.cli.trust import is_file, recipe_source, trusted_recipe
 from growthring.errors import InputError
-from growthring.train import RECIPES, Progress, Recipe, Silence, Trainer, change, load_recipe
+from growthring.foreign import shown
+from growthring.train import (
+    RECIPES,
+    Progress,
+    Recipe,
+    Silence,
+    Trainer,
+    change,
+    how_to_resume,
+    load_recipe,
+    open_run,
+)
+from growthring.train.config import read_config
+from growthring.train.setup import check_data, find_device
 
 _TRAIN = """\
 Trains a recipe's network by growing it, or with --fixed at full size for comparison. Everything about the
 run is in the folder RUN: settings, metrics (JSON lines), checkpoints, the final weights. A run that was
 stopped (Ctrl-C, a crash, a power cut) goes on with --resume and ends with the very same weights.
+
+A recipe of your own is Python code that is run. A run folder says which one it was trained with, but to resume it
+you name the file again: a folder from somebody else must not choose what runs on your machine. --trust runs
+whatever file the folder names, also one that has changed since. Recipes of growthring need neither.
 
 examples:
   growthring train --recipe demo --out runs/demo
@@ -28,6 +52,7 @@ examples:
   growthring train --recipe cifar10-resnet20 --data ~/data --out runs/r20-fixed --fixed
   growthring train --recipe my_file.py:my_recipe --out runs/mine
   growthring train --resume runs/r20
+  growthring train --resume runs/mine --recipe my_file.py:my_recipe
 """
 
 
@@ -44,7 +69,21 @@ def add(commands: Commands) -> None:
     parser.add_argument("--data", metavar="DIR", help="folder of the data set")
     parser.add_argument("--download", action="store_true", help="fetch data that is missing")
     parser.add_argument("--fixed", action="store_true", help="train at full size from the start")
-    parser.add_argument("--resume", metavar="RUN", help="go on with a run that was stopped")
+    parser.add_argument(
+        "--resume",
+        metavar="RUN",
+        help="go on with a run that was stopped; with --recipe if that is a file of your own",
+    )
+    parser.add_argument(
+        "--trust",
+        action="store_true",
+        help="with --resume: run the recipe's file that RUN names, whatever is in it now",
+    )
+    parser.add_argument(
+        "--forget-metrics",
+        action="store_true",
+        help="with --resume: go on though metrics.jsonl was damaged, with a new one (the old one is kept)",
+    )
     parser.add_argument(
         "--device", default=None, help="cpu, cuda, ... (default: cuda if there is one)"
     )
@@ -58,7 +97,8 @@ def add(commands: Commands) -> None:
     export = commands.add_parser(
         "export",
         help="write the weights of a run as one safetensors file",
-        description="Writes the full-size weights of a finished run, with the model's own names, to FILE.",
+        description="Writes the full-size weights of a finished run, with the model's own names, to FILE. Reads "
+        "tensors only: nothing that the run folder names is run.",
     )
     export.add_argument("folder", metavar="RUN")
     export.add_argument("file", metavar="FILE")
@@ -84,17 +124,23 @@ def _train(arguments: argparse.Namespace) -> None:
     else:
         if arguments.recipe is None or arguments.out is None:
             raise InputError("give --recipe and --out, or --resume.")
-        recipe = recipe_of(arguments)
-        if arguments.fixed:
-            recipe = dataclasses.replace(recipe, fixed=True)
+        for name, is_given in (
+            ("--trust", arguments.trust),
+            ("--forget-metrics", arguments.forget_metrics),
+        ):
+            if is_given:
+                raise InputError(f"{name} is for --resume.")
         source = {
-            "recipe": absolute_recipe(arguments.recipe),
+            **recipe_source(arguments.recipe),
             "settings": arguments.settings,
             "fixed": arguments.fixed,
             "data": None
             if arguments.data is None
             else str(Path(arguments.data).expanduser().resolve()),
         }
+        recipe = recipe_of(arguments)
+        if arguments.fixed:
+            recipe = dataclasses.replace(recipe, fixed=True)
         trainer = Trainer(
             recipe,
             arguments.out,
@@ -116,22 +162,28 @@ def _train(arguments: argparse.Namespace) -> None:
 
 
 def _resumed(arguments: argparse.Namespace, common: dict[str, Any]) -> Trainer:
+    """The trainer of a run; all that can be checked is checked before a recipe's file is run."""
     folder = Path(arguments.resume)
-    if not (folder / "config.json").is_file():
-        raise InputError(f"'{folder}' holds no run: there is no config.json in it.")
-    source = read_json(folder / "config.json").get("source") or {}
+    if arguments.out is not None:
+        raise InputError("give --out or --resume: a run is resumed in its own folder.")
+    source = read_config(folder).source
     if "recipe" not in source:
         raise InputError(
             f"'{folder}' was not started by this command; resume it where it was started."
         )
-    name = arguments.recipe or source["recipe"]
-    settings = [*source["settings"], *arguments.settings]
+    name, notes = trusted_recipe(folder, source, arguments.recipe, arguments.trust)
+    saved = open_run(folder, find_device(common["device"]), arguments.forget_metrics)
+    data = arguments.data or source.get("data")
+    if is_file(name):
+        check_data(saved.config.settings, None if data is None else Path(data))
+    for note in notes:
+        common["progress"].say(note)
+    settings = [*source.get("settings", ()), *arguments.settings]
     recipe: Recipe = change(load_recipe(name, RECIPES), settings)
-    if source["fixed"] or arguments.fixed:
+    if source.get("fixed") or arguments.fixed:
         recipe = dataclasses.replace(recipe, fixed=True)
-    data = arguments.data or source["data"]
-    trainer = Trainer(recipe, folder, data=data, source=source, **common)
-    trainer.resume()
+    trainer = Trainer(recipe, folder, data=data, source={**source, **recipe_source(name)}, **common)
+    trainer.resume(saved)
     return trainer
 
 
@@ -141,15 +193,25 @@ def _export(arguments: argparse.Namespace) -> None:
         raise InputError(f"'{folder}' holds no run: there is no config.json in it.")
     if not (folder / "result.json").is_file() and not arguments.partial:
         raise InputError(
-            f"'{folder}' is not finished, so its weights are not of full size yet. Go on with `growthring train "
-            f"--resume {folder}`, or export what there is with --partial."
+            f"'{folder}' is not finished, so its weights are not of full size yet. Go on with "
+            f"`{how_to_resume(folder, read_config(folder).source)}`, or export what there is with --partial."
         )
     if (folder / "result.json").is_file():
         weights = load_weights(folder / "model.safetensors")
     else:
         found = read_checkpoint(folder)
         for path, reason in found.skipped:
-            print(f"checkpoint {path.name} cannot be used ({reason})", file=sys.stderr)
-        weights = found.state["model"]
+            print(shown(f"checkpoint {path.name} cannot be used ({reason})"), file=sys.stderr)
+        weights = _weights(found)
     save_weights(arguments.file, weights)
     print(f"wrote {arguments.file}")
+
+
+def _weights(found: Checkpoint) -> dict[str, Any]:
+    """The model's tensors of a checkpoint, which may be of anything."""
+    weights = found.state.get("model") if isinstance(found.state, dict) else None
+    if not isinstance(weights, dict):
+        raise CheckpointError(
+            f"the checkpoint '{found.path}' holds no model: it is not of a training run."
+        )
+    return weights

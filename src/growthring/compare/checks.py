@@ -16,6 +16,7 @@ from growthring.html.values import canonical, mapping
 from growthring.train import Recipe
 from growthring.train.recipe import differences
 from growthring.train.setup import check, make_model, make_optimizer, make_plan, make_streams
+from growthring.train.trial import check_labels
 
 _DATA = ("data", "num_train", "side", "shift", "mirror", "input_shape", "batch_size")
 _PLAN = (
@@ -71,6 +72,8 @@ def check_recipes(
             if seen not in done:
                 generator = torch.Generator().manual_seed(0)
                 streams = make_streams(recipe, root, generator, device, download)
+                inputs = torch.zeros(2, *recipe.input_shape)
+                check_labels(model, inputs, (streams.train, streams.test))
                 _step(model.to(device), optimizer, *next(iter(streams.train)))
             if planned not in done:
                 make_plan(recipe, model.cpu())

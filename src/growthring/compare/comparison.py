@@ -28,6 +28,7 @@ from growthring.compare.match import choose_match, decide
 from growthring.compare.output import write_outputs
 from growthring.compare.rows import Row
 from growthring.compare.runner import Outcome, Runner
+from growthring.compare.stored import MOST_SEEDS
 from growthring.errors import InputError
 from growthring.train import Interrupted, Progress, Recipe
 from growthring.train.setup import find_device
@@ -95,8 +96,10 @@ class Comparison:
         progress: Progress | None = None,
         source: Mapping[str, Any] | None = None,
     ) -> None:
-        if isinstance(seeds, bool) or not isinstance(seeds, int) or seeds < 1:
-            raise InputError(f"seeds={seeds!r}: give the number of seeds, at least 1.")
+        if isinstance(seeds, bool) or not isinstance(seeds, int) or not 1 <= seeds <= MOST_SEEDS:
+            raise InputError(
+                f"seeds={seeds!r}: give the number of seeds, at least 1 and at most {MOST_SEEDS:,}."
+            )
         if clock not in CLOCKS:
             raise InputError(f"clock={clock!r} is not one of {', '.join(CLOCKS)}.")
         if keep < 1:

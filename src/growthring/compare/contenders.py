@@ -14,7 +14,7 @@ from growthring.train import Recipe, change
 FIXED = "fixed"
 MATCHED = ("fixed-flops", "fixed-seconds")  # their epochs follow from the cost of another contender
 _RESERVED = {FIXED, *MATCHED, "lock"}
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")  # also a folder, so no dots and no slashes
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")  # also a folder, so no dots and no slashes
 
 Settings = Callable[[Recipe], tuple[str, ...]]
 
@@ -175,7 +175,7 @@ def line_up(asked: Sequence[str | Contender], recipe: Recipe) -> list[Contender]
     found: list[Contender] = []
     for one in asked:
         if isinstance(one, Contender):
-            if one.name in KNOWN or one.name in _RESERVED or not _NAME.fullmatch(one.name):
+            if one.name in KNOWN or one.name in _RESERVED or not NAME.fullmatch(one.name):
                 raise InputError(
                     f"a contender of your own cannot be called '{one.name}': choose letters, digits, - and _, "
                     f"and none of {', '.join(dict.fromkeys([*KNOWN, *MATCHED, 'lock']))}."

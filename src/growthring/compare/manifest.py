@@ -12,8 +12,10 @@ from typing import Any
 
 from growthring.checkpoint import RunLock, RunLockedError, read_json, write_json
 from growthring.compare.contenders import FIXED, MATCHED, Contender
+from growthring.compare.stored import check_stored
 from growthring.errors import InputError
 from growthring.train import Recipe
+from growthring.train.bounds import check_bounds
 from growthring.train.recipe import differences
 
 FILE = "comparison.json"
@@ -124,18 +126,16 @@ def read_manifest(out: Path) -> Manifest | None:
     if not path.exists():
         return None
     found = read_json(path)
-    try:
-        contenders = {
-            name: Entry(**{**entry, "settings": tuple(entry["settings"])})
-            for name, entry in found["contenders"].items()
-        }
-        decisions = {name: Decision(**d) for name, d in found["decisions"].items()}
-        rest = {key: found[key] for key in ("recipe", "settings", "clock", "match", "machine")}
-        return Manifest(
-            changes=tuple(found["changes"]), contenders=contenders, decisions=decisions, **rest
-        )
-    except (KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"'{path}' is not the manifest of a comparison ({error!r}).") from error
+    check_stored(found, path, CLOCKS)
+    contenders = {
+        name: Entry(**{**entry, "settings": tuple(entry["settings"])})
+        for name, entry in found["contenders"].items()
+    }
+    decisions = {name: Decision(**d) for name, d in found["decisions"].items()}
+    rest = {key: found[key] for key in ("recipe", "settings", "clock", "match", "machine")}
+    return Manifest(
+        changes=tuple(found["changes"]), contenders=contenders, decisions=decisions, **rest
+    )
 
 
 def merge(new: Manifest, old: Manifest | None) -> Manifest:
@@ -172,6 +172,7 @@ def merge(new: Manifest, old: Manifest | None) -> Manifest:
 def entry_of(contender: Contender, recipe: Recipe, seeds: int) -> Entry:
     """A contender as the manifest has it."""
     own = contender.recipe(recipe, seed=0)
+    check_bounds(own)  # what is stored can be read again
     grows = not (own.fixed or own.small)
     return Entry(contender.settings, contender.text, seeds, own.epochs, own.fixed, grows)
 

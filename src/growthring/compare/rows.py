@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -144,7 +145,13 @@ def _row(out: Path, manifest: Manifest, name: str, entry: Entry, base: Mapping[s
 def _state(
     out: Path, manifest: Manifest, name: str, entry: Entry, results: Mapping[int, Any]
 ) -> str:
-    """What is missing, in words; a failure says why."""
+    """What is damaged or missing, in words; a failure says why."""
+    folders = [manifest.folder(name, seed) for seed in range(entry.seeds)]
+    damaged = {folder: text for folder in folders if (text := damage_of(out / folder))}
+    if damaged:
+        folder, text = next(iter(damaged.items()))
+        more = f" (and {len(damaged) - 1} more)" if len(damaged) > 1 else ""
+        return f"damaged: {folder}/result.json{more} {text}"
     failures = {}
     for seed in range(entry.seeds):
         failure = _read(out / manifest.folder(name, seed), FAILED)
@@ -172,8 +179,28 @@ def _why_undecided(out: Path, manifest: Manifest, match: str) -> str:
 
 
 def read_result(folder: Path) -> dict[str, Any]:
-    """What a run came to; empty if it is not finished."""
-    return _read(folder, "result.json")
+    """What a run came to; empty if it is not finished, or damaged."""
+    return {} if damage_of(folder) else _read(folder, "result.json")
+
+
+def damage_of(folder: Path) -> str | None:
+    """What is wrong with the result of a run; None if it is whole, or not there."""
+    path = folder / "result.json"
+    if not os.path.lexists(path):
+        return None
+    try:
+        found = mapping(read_json(path))
+    except CheckpointError as error:
+        return f"cannot be used ({error})"
+    if not found:
+        return "is not a JSON object with the result of a run"
+    for key in ("test_accuracy", "flops", *CLOCKS.values(), "peak_memory", "search_flops"):
+        value = number(found.get(key))
+        if found.get(key) is None:
+            continue  # runs of before lack some
+        if value is None or value < 0 or (key == "test_accuracy" and value > 1):
+            return f"has {found[key]!r:.60} as its {key}"
+    return None
 
 
 def _read(folder: Path, name: str) -> dict[str, Any]:

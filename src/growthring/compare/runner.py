@@ -12,9 +12,9 @@ import torch
 
 from growthring.checkpoint import CheckpointError, RunLock, RunLockedError, write_json
 from growthring.compare.checks import check_run
-from growthring.compare.rows import FAILED
+from growthring.compare.rows import FAILED, damage_of
 from growthring.errors import GrowthError
-from growthring.train import Interrupted, Progress, Recipe, Trainer
+from growthring.train import Interrupted, Progress, Recipe, Trainer, TrainingError
 
 
 class Outcome(Enum):
@@ -64,7 +64,10 @@ class Runner:
         try:
             check_run(folder, recipe)
             if (folder / "result.json").exists():
-                return Outcome.KEPT
+                damage = damage_of(folder)
+                if damage is None:
+                    return Outcome.KEPT
+                self.progress.say(f"{folder / 'result.json'} {damage}; finishing the run again")
             if (folder / FAILED).exists():
                 if not self.retry:
                     return Outcome.FAILED
@@ -78,7 +81,7 @@ class Runner:
         try:
             trainer = Trainer(recipe, folder, progress=self.progress, source=source, **self.options)
             if (folder / "config.json").exists():
-                trainer.resume()
+                self._resume(trainer)
             trainer.fit()
         except RunLockedError:  # somebody resumed it with `growthring train`
             return Outcome.ELSEWHERE
@@ -90,3 +93,11 @@ class Runner:
             write_json(folder / FAILED, {"error": type(error).__name__, "message": str(error)})
             return Outcome.FAILED
         return Outcome.TRAINED
+
+    def _resume(self, trainer: Trainer) -> None:
+        try:
+            trainer.resume()
+        except RunLockedError:
+            raise
+        except CheckpointError as error:  # of this run only, unlike a disk that is full
+            raise TrainingError(str(error)) from error

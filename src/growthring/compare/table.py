@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from growthring.compare.contenders import FIXED, MATCHED
 from growthring.compare.manifest import Manifest
 from growthring.compare.rows import Row
+from growthring.foreign import shown
 from growthring.html import Spread
 from growthring.html.summary import printable
 
@@ -78,11 +79,11 @@ def format_table(rows: Sequence[Row], clock: str = "wall") -> str:
 
 def markdown(rows: Sequence[Row], manifest: Manifest) -> str:
     """The table and its notes as Markdown."""
-    lines = [[cell.replace("|", "\\|") for cell in line] for line in cells(rows, manifest.clock)]
+    lines = [[_inert(c).replace("|", "\\|") for c in line] for line in cells(rows, manifest.clock)]
     rule = ["---:" if title not in ("contender", "state") else "---" for title in lines[0]]
     table = [f"| {' | '.join(line)} |" for line in (lines[0], rule, *lines[1:])]
-    told = [f"- {note}" for note in notes(rows, manifest)]
-    title = f"# {manifest.settings.get('name', 'comparison')}"
+    told = [f"- {_inert(note)}" for note in notes(rows, manifest)]
+    title = f"# {_inert(str(manifest.settings.get('name', 'comparison')))}"
     return "\n".join([title, "", *table, "", *told, ""])
 
 
@@ -112,6 +113,11 @@ def notes(rows: Sequence[Row], manifest: Manifest) -> list[str]:
     recipe = manifest.recipe or manifest.settings.get("name")
     found.append(f"Recipe: {recipe}{changes}. Machine: {manifest.machine}.")
     return found
+
+
+def _inert(text: str) -> str:
+    """A text in Markdown, which is a page to most who see it: no tags, one line."""
+    return " ".join(shown(text).split()).replace("<", "&lt;")
 
 
 def _percent(share: Spread | None, digits: int) -> str:

@@ -16,7 +16,9 @@ from growthring.data.errors import DataError
 from growthring.data.files import OfficialFile, check_md5, fetch, read_members, write_folder
 from growthring.data.images import ImageData
 from growthring.data.pickles import read_pickle
+from growthring.foreign import read_plain
 
+_MOST = 1 << 29  # bytes of a file; the largest official one has 155 MB
 _SITE = "https://www.cs.toronto.edu/~kriz"
 
 
@@ -101,7 +103,7 @@ def load_cifar(name: str, root: Path, download: bool) -> tuple[ImageData, ImageD
 
 def _content(path: Path, archive: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_plain(path, _MOST)
     except OSError as error:
         raise DataError(
             f"{path}: cannot be read ({error}). To unpack all files anew, delete the folder and "

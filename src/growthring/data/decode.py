@@ -9,9 +9,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from growthring.data.errors import DataError
+from growthring.foreign import open_plain
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+# Of the suffixes that are looked for: pillow goes by the content, and would hand PostScript to another program.
+FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
+_MOST_PIXELS = 89_478_485  # where pillow warns of a bomb
 
 
 def pillow() -> ModuleType:
@@ -29,7 +34,13 @@ def decode(path: Path) -> Image:
     """Read an image file whole and as RGB: grey, CMYK, palettes converted, transparency dropped."""
     module = pillow()
     try:
-        with module.open(path) as image:
+        module.init()  # else only the most common formats are there
+        formats = [name for name in FORMATS if name in module.OPEN]
+        with open_plain(path) as file, module.open(file, formats=formats) as image:
+            if image.width * image.height > _MOST_PIXELS:
+                raise ValueError(
+                    f"{image.width}×{image.height} pixels are more than {_MOST_PIXELS:,}"
+                )
             if image.mode.startswith("I;16"):  # pillow would clip 16 bits of grey to 255
                 high = np.asarray(image).astype(np.uint16) >> 8
                 return module.fromarray(high.astype(np.uint8)).convert("RGB")

@@ -15,8 +15,10 @@ from http.client import HTTPException
 from pathlib import Path
 
 from growthring.data.errors import DataError
+from growthring.foreign import open_plain
 
 _BLOCK = 1 << 20
+_MOST = 1 << 29  # bytes of a file in an archive
 _TIMEOUT = 60  # seconds without a byte
 
 
@@ -43,7 +45,7 @@ def check_md5(path: Path, file: OfficialFile) -> None:
 
 
 def _md5(path: Path) -> str:
-    with path.open("rb") as stream:
+    with open_plain(path) as stream:
         digest = hashlib.file_digest(stream, lambda: hashlib.md5(usedforsecurity=False))
     return digest.hexdigest()
 
@@ -93,6 +95,8 @@ def read_members(archive: Path, folder: str, names: Sequence[str]) -> dict[str, 
                 name = wanted.get(member.name.removeprefix("./"))
                 stream = tar.extractfile(member) if name and member.isreg() else None
                 if name and stream is not None:
+                    if member.size > _MOST:
+                        raise DataError(f"{archive}: {member.name} claims {member.size:,} bytes.")
                     found[name] = stream.read()
     except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
         raise DataError(f"{archive}: cannot be unpacked, truncated or damaged: {error}") from error

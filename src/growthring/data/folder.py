@@ -14,6 +14,7 @@ from torch import Tensor
 from growthring.data.decode import decode
 from growthring.data.errors import DataError
 from growthring.data.images import ImageData
+from growthring.data.memory import check_memory
 from growthring.errors import InputError
 
 _SUFFIXES = (".jpeg", ".jpg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
@@ -106,6 +107,7 @@ class ImageFolder:
     def read(self) -> ImageData:
         """All images in memory, (n, 3, h, w); they must be equally large."""
         first = decode(Path(self.paths[0]))
+        check_memory(len(self) * 3 * first.height * first.width, self.name)
         images = torch.empty(len(self), 3, first.height, first.width, dtype=torch.uint8)
         for i, path in enumerate(self.paths):
             image = decode(Path(path))
@@ -121,7 +123,13 @@ class ImageFolder:
 
 def _images(folder: Path) -> list[str]:
     found = []
-    for parent, folders, names in os.walk(folder):
+
+    def refuse(error: OSError) -> None:  # os.walk would leave the folder out
+        raise DataError(f"{error.filename}: cannot be read: {error.strerror or error}") from error
+
+    if not folder.exists():
+        return []  # a class that has no images here
+    for parent, folders, names in os.walk(folder, onerror=refuse):
         folders.sort()
         found += [
             os.path.join(parent, name)

@@ -9,7 +9,9 @@ import gzip
 import math
 import struct
 import zlib
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import BinaryIO, Protocol
 
 import numpy as np
 import torch
@@ -18,6 +20,8 @@ from torch import Tensor
 from growthring.data.errors import DataError
 from growthring.data.files import OfficialFile, fetch
 from growthring.data.images import ImageData
+from growthring.data.memory import check_memory
+from growthring.foreign import open_plain
 
 _SITE = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"  # the authors'; has no https
 _MD5 = {
@@ -31,6 +35,7 @@ OFFICIAL = {
 }
 _FOLDERS = (".", "fashion-mnist", "FashionMNIST/raw")  # below root
 _CLASSES = 10
+_RATIO = 1032  # the most that deflate makes out of a byte
 
 
 def load_fashion_mnist(root: Path, download: bool) -> tuple[ImageData, ImageData]:
@@ -74,23 +79,43 @@ def _find(name: str, root: Path, download: bool) -> Path:
 
 def read_idx(path: Path, num_axes: int) -> Tensor:
     """Read an idx file of bytes with so many axes; a name in .gz is unpacked."""
+    start = 4 + 4 * num_axes
     try:
-        content = path.read_bytes()
-        if path.suffix == ".gz":
-            content = gzip.decompress(content)
+        with open_plain(path) as file, _unpacked(file, path) as stream:
+            head = stream.read(start)
+            # Two zeros, 8 for unsigned bytes, the number of axes; then the sizes, big end first.
+            if len(head) < start or head[:4] != bytes([0, 0, 8, num_axes]):
+                raise DataError(
+                    f"{path}: not an idx file of bytes with {num_axes} axes, it starts with "
+                    f"{head[:4].hex(' ') or 'nothing'} in place of 00 00 08 {num_axes:02x}."
+                )
+            shape = struct.unpack(f">{num_axes}I", head[4:])
+            size = math.prod(shape)
+            _check_size(size, path)
+            content = stream.read(size + 1)  # a byte more shows that there are more
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path}: cannot be read, truncated or damaged: {error}") from error
-    start = 4 + 4 * num_axes
-    # Two zeros, 8 for unsigned bytes, the number of axes; then the sizes, big end first.
-    if len(content) < start or content[:4] != bytes([0, 0, 8, num_axes]):
+    if len(content) != size:
+        found = f"{len(content)} bytes{' or more' if len(content) > size else ''}"
         raise DataError(
-            f"{path}: not an idx file of bytes with {num_axes} axes, it starts with "
-            f"{content[:4].hex(' ') or 'nothing'} in place of 00 00 08 {num_axes:02x}."
+            f"{path}: truncated or damaged: {found} for the shape {shape}, which takes {size}."
         )
-    shape = struct.unpack(f">{num_axes}I", content[4:start])
-    if len(content) - start != math.prod(shape):
+    return torch.from_numpy(np.frombuffer(content, np.uint8).reshape(shape).copy())
+
+
+class _Readable(Protocol):
+    def read(self, size: int, /) -> bytes: ...
+
+
+def _unpacked(file: BinaryIO, path: Path) -> AbstractContextManager[_Readable]:
+    return gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else nullcontext(file)
+
+
+def _check_size(size: int, path: Path) -> None:
+    """Refuses a shape that the file cannot hold, before anything is allocated for it."""
+    most = path.stat().st_size * (_RATIO if path.suffix == ".gz" else 1)
+    if size > most:
         raise DataError(
-            f"{path}: truncated or damaged: {len(content) - start} bytes for the shape {shape}, "
-            f"which takes {math.prod(shape)}."
+            f"{path}: truncated or damaged: the header claims {size:,} bytes, the file can hold {most:,}."
         )
-    return torch.from_numpy(np.frombuffer(content, np.uint8, offset=start).reshape(shape).copy())
+    check_memory(2 * size, str(path))

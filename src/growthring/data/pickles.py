@@ -9,12 +9,49 @@ from __future__ import annotations
 import io
 import math
 import pickle
+import pickletools
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 Bytes = NDArray[np.uint8]
+
+_MOST_TUPLES = 200
+_MEMO = {"PUT", "BINPUT", "LONG_BINPUT"}
+_OPCODES = _MEMO | {
+    *(
+        "PROTO",
+        "FRAME",
+        "STOP",
+        "MARK",
+        "POP",
+        "POP_MARK",
+        "DUP",
+        "MEMOIZE",
+        "GET",
+        "BINGET",
+        "LONG_BINGET",
+    ),
+    *(
+        "NONE",
+        "NEWTRUE",
+        "NEWFALSE",
+        "INT",
+        "BININT",
+        "BININT1",
+        "BININT2",
+        "LONG",
+        "LONG1",
+        "FLOAT",
+        "BINFLOAT",
+    ),
+    *("STRING", "BINSTRING", "SHORT_BINSTRING", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8"),
+    *("UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"),
+    *("EMPTY_DICT", "DICT", "SETITEM", "SETITEMS", "EMPTY_LIST", "LIST", "APPEND", "APPENDS"),
+    *("EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"),
+    *("GLOBAL", "STACK_GLOBAL", "REDUCE", "BUILD"),
+}
 
 
 class _Record:
@@ -65,6 +102,7 @@ def read_pickle(content: bytes) -> dict[str, Any]:
         ValueError: not such a pickle; says why.
     """
     try:
+        _check_opcodes(content)
         # fix_imports=False: names as they are in the file
         found = _Unpickler(io.BytesIO(content), encoding="bytes", fix_imports=False).load()
         if not isinstance(found, dict):
@@ -74,6 +112,25 @@ def read_pickle(content: bytes) -> dict[str, Any]:
         raise ValueError("it ends too early") from error
     except Exception as error:  # a damaged pickle fails in any way: IndexError, MemoryError, ...
         raise ValueError(str(error) or type(error).__name__) from error
+
+
+def _check_opcodes(content: bytes) -> None:
+    """Refuses what official files do not use and what costs more than the file is long.
+
+    An index of the unpickler's memo is allocated up to its number, and the hash of a tuple in a tuple in a
+    tuple … goes as deep on the C stack: either lets a short file end the process.
+    """
+    if not content:
+        raise EOFError
+    tuples = 0
+    for count, (opcode, argument, _) in enumerate(pickletools.genops(content)):
+        if opcode.name not in _OPCODES:
+            raise ValueError(f"it has the operation {opcode.name}, which official files do not")
+        if opcode.name in _MEMO and not 0 <= int(argument or 0) <= count:
+            raise ValueError(f"it numbers an object {argument}, and has {count} by then")
+        tuples += opcode.name.startswith("TUPLE")
+    if tuples > _MOST_TUPLES:
+        raise ValueError(f"it has {tuples} tuples, official files have a few")
 
 
 def _text(value: object) -> str:

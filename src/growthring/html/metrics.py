@@ -7,7 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from growthring.html.values import items, mapping, number, parse, whole
+from growthring.foreign import read_plain
+from growthring.html.values import items, mapping, number, parse, reason, whole
+
+_MOST = 1 << 30  # bytes of a log that are read
 
 _NUMBERS = (
     *("step", "train_loss", "test_loss", "test_accuracy"),
@@ -57,12 +60,12 @@ def read_metrics(path: Path, problems: list[str]) -> tuple[list[Epoch], list[Gro
     rates: list[Rates] = []
     num_damaged = 0
     try:
-        lines = path.read_bytes().split(b"\n")[:-1]  # no newline: it is still being written
+        lines = read_plain(path, _MOST).split(b"\n")[:-1]  # no newline: it is still being written
     except FileNotFoundError:
         problems.append(f"It has no {path.name}.")
         return epochs, growths, rates
     except (OSError, ValueError) as error:
-        problems.append(f"{path.name} cannot be read ({error}).")
+        problems.append(f"{path.name} cannot be read ({reason(error)}).")
         return epochs, growths, rates
     for line in lines:
         try:

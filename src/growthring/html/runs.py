@@ -8,8 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from growthring.foreign import read_plain
 from growthring.html.metrics import Epoch, Growth, Rates, read_metrics
-from growthring.html.values import items, mapping, number, parse, string, whole
+from growthring.html.values import items, mapping, number, parse, reason, string, whole
+
+_MOST = 1 << 26  # bytes of a JSON file that are read
 
 
 @dataclass(frozen=True)
@@ -110,13 +113,13 @@ def read_runs(paths: Iterable[str | os.PathLike[str]]) -> list[Run]:
 
 def _read_object(path: Path, problems: list[str]) -> dict[str, Any] | None:
     try:
-        value = parse(path.read_bytes())
+        value = parse(read_plain(path, _MOST))
     except FileNotFoundError:
         if path.name != "result.json":  # an unfinished run has none
             problems.append(f"It has no {path.name}.")
         return None
     except (OSError, ValueError) as error:
-        problems.append(f"{path.name} cannot be read ({error}).")
+        problems.append(f"{path.name} cannot be read ({reason(error)}).")
         return None
     if not isinstance(value, dict):
         problems.append(f"{path.name} is not a JSON object.")

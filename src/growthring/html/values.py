@@ -84,6 +84,11 @@ def parse(data: bytes) -> Any:
         raise ValueError("nested too deeply") from None
 
 
+def reason(error: Exception) -> str:
+    """What the system said, without the path, which is told beside it."""
+    return str(getattr(error, "strerror", None) or error)
+
+
 def _dump(value: Any, sort_keys: bool = False) -> str:
     try:
         return json.dumps(value, ensure_ascii=False, sort_keys=sort_keys)

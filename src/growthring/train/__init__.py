@@ -3,6 +3,11 @@
 from growthring.train.progress import Progress as Progress, Silence as Silence
 from growthring.train.recipe import Recipe as Recipe, change as change, load_recipe as load_recipe
 from growthring.train.recipes import RECIPES as RECIPES
+from growthring.train.saved import (
+    Saved as Saved,
+    how_to_resume as how_to_resume,
+    open_run as open_run,
+)
 from growthring.train.state import (
     Interrupted as Interrupted,
     Result as Result,

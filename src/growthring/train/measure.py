@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from growthring.data.stream import BatchStream
+from growthring.data.stream import Batch, BatchStream
+from growthring.errors import InputError
 
 Loss = Callable[[Any, Tensor], Tensor]
+
+
+class OnDevice:
+    """The batches of a stream where the model is; a user's own stream may leave them on the CPU.
+
+    Args:
+        stream: its loops are those of the stream itself.
+        device: where to.
+    """
+
+    def __init__(self, stream: BatchStream, device: torch.device) -> None:
+        self._stream, self._device = stream, device
+
+    def __iter__(self) -> Iterator[Batch]:
+        for inputs, targets in self._stream:
+            yield inputs.to(self._device), targets.to(self._device)
 
 
 @torch.no_grad()
@@ -21,17 +38,20 @@ def evaluate(
     batches: BatchStream,
     loss: Loss,
     precision: Callable[[], AbstractContextManager[Any]],
+    device: torch.device,
 ) -> tuple[float, float | None]:
     """Mean loss and accuracy (0 to 1; None where outputs are no classes) in eval mode."""
     model.eval()
     sums = torch.zeros(3, dtype=torch.float64)
     batches.rewind()
-    for inputs, targets in batches:
+    for inputs, targets in OnDevice(batches, device):
         with precision():
             outputs = model(inputs)
             value = loss(outputs, targets)
         sums += batch_sums(value, outputs, targets)
     loss_sum, right, examples = sums.tolist()
+    if not examples:
+        raise InputError("the test data gave no batch to evaluate on.")
     return loss_sum / examples, None if math.isnan(right) else right / examples
 
 

@@ -7,6 +7,8 @@ import time
 from dataclasses import dataclass
 from typing import Any, TextIO
 
+from growthring.foreign import shown
+
 
 @dataclass
 class Status:
@@ -71,7 +73,7 @@ class Progress:
         if self._is_live and self._length:
             self._stream.write("\r" + " " * self._length + "\r")
             self._length = 0
-        self._stream.write(text + "\n")
+        self._stream.write(shown(text) + "\n")
         self._stream.flush()
 
     def _draw(self, text: str) -> None:

@@ -138,7 +138,7 @@ def change(recipe: Recipe, settings: list[str]) -> Recipe:
             if not isinstance(old, Mapping):
                 raise InputError(f"--set {setting!r}: '{name}' has no parts.")
             value = {**old, inner: value}
-        elif not _fits(value, kind):
+        elif not fits(value, kind):
             found = type(value).__name__
             raise InputError(f"--set {setting!r}: '{name}' is {kind}, not {found}.")
         made: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value}
@@ -152,12 +152,16 @@ def _value(text: str) -> Any:
         return known[text.strip().lower()]
     try:
         return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, MemoryError, RecursionError):  # the last two: nested too deep
         return text
 
 
-def _fits(value: Any, kind: str) -> bool:
-    """Whether a value is of a field's type, going by its annotation."""
+def fits(value: Any, kind: str) -> bool:
+    """Whether a value is of a field's type, going by its annotation.
+
+    >>> fits(3, "int | None"), fits("3", "int | None")
+    (True, False)
+    """
     checks: dict[str, Callable[[Any], bool]] = {
         "None": lambda v: v is None,
         "bool": lambda v: isinstance(v, bool),

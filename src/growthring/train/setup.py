@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,12 @@ from growthring.errors import InputError
 from growthring.methods import GrowthMethod, Paired, make_method
 from growthring.plan import Plan
 from growthring.planner import fixed_plan, plan
+from growthring.train.bounds import check_bounds
 from growthring.train.recipe import Recipe
 
+_LARGEST_TEST_BATCH = (
+    4096  # a huge batch_size must not put the whole test set through the model at once
+)
 OPTIMIZERS = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW", "avagrad": "AvaGrad", "lars": "LARS"}
 
 
@@ -121,11 +125,32 @@ def make_streams(
         raise InputError(
             f"'{recipe.data}' has images of shape {shape}, the recipe expects {recipe.input_shape}."
         )
+    found = images.labels.unique()
+    if len(found) < 2:
+        raise InputError(
+            f"all {len(images)} training images of '{images.name}' have the label {int(found[0])}: there is "
+            "nothing to tell apart. Take more of them (num_train), or mix their order."
+        )
     augmentation = Augmentation.of(images, shift=recipe.shift, mirror=recipe.mirror)
+    size = min(max(recipe.batch_size, 500), _LARGEST_TEST_BATCH)
     return Streams(
         Batches(images, recipe.batch_size, augmentation, generator, device=device),
-        Batches(test_images, max(recipe.batch_size, 500), augmentation, None, device=device),
+        Batches(test_images, size, augmentation, None, device=device),
     )
+
+
+def check_data(settings: Mapping[str, Any], root: Path | None) -> None:
+    """Reads the data of a recipe that is known by its settings only, as `Recipe.as_dict` has them, and forgets it.
+
+    Raises:
+        GrowthError: there is no such data, or it does not fit the settings.
+    """
+    fields = {f.name for f in dataclasses.fields(Recipe)}
+    known = {key: value for key, value in settings.items() if key in fields}
+    if "input_shape" in known:
+        known["input_shape"] = tuple(known["input_shape"])
+    recipe = Recipe(**{"name": "", **known, "model": nn.Identity})
+    make_streams(recipe, root, torch.Generator().manual_seed(0), torch.device("cpu"))
 
 
 def make_optimizer(recipe: Recipe, model: nn.Module, total_steps: int) -> torch.optim.Optimizer:
@@ -143,15 +168,14 @@ def make_optimizer(recipe: Recipe, model: nn.Module, total_steps: int) -> torch.
 
 def check(recipe: Recipe) -> None:
     """Refuses settings that would fail or do harm in the middle of a run."""
+    check_bounds(recipe)
     learning_rate(recipe, 0, 1)
     wrong = {
         "precision": recipe.precision not in ("float32", "bfloat16"),
         "warmup_steps": recipe.warmup_steps < 0,
         "clip_norm": recipe.clip_norm is not None and not recipe.clip_norm > 0,
         "label_smoothing": not 0 <= recipe.label_smoothing <= 1,
-        "seed": not 0 <= recipe.seed < 2**63,
         "lr": not recipe.lr >= 0,
-        "shift": recipe.shift < 0,
         "small": recipe.small and recipe.fixed,
     }
     for name, is_wrong in wrong.items():

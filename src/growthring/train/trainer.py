@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import importlib.util
 import math
 import platform
@@ -16,25 +17,28 @@ import torch
 from torch import Tensor, nn
 
 from growthring.checkpoint import (
+    CheckpointError,
     JsonLines,
-    RunLock,
     discard_after,
-    read_checkpoint,
-    read_json,
     save_weights,
     write_checkpoint,
     write_json,
 )
+from growthring.checkpoint.jsontext import dumps, loads
 from growthring.costs import footprint
 from growthring.data.stream import BatchStream
-from growthring.errors import InputError
+from growthring.errors import GrowthError, InputError
+from growthring.foreign import refuse_link
 from growthring.grower import Grower
 from growthring.optim import RingOptimizer
+from growthring.train.beginning import beginning, set_aside
+from growthring.train.config import SOURCE
 from growthring.train.interrupt import Interrupt
-from growthring.train.measure import Loss, batch_sums, evaluate
+from growthring.train.measure import Loss, OnDevice, batch_sums, evaluate
 from growthring.train.memory import PeakMemory
 from growthring.train.progress import Progress, Status
 from growthring.train.recipe import Recipe, differences
+from growthring.train.saved import Saved, check_plan, how_to_resume, open_run, totals_of
 from growthring.train.setup import (
     check,
     find_device,
@@ -47,6 +51,7 @@ from growthring.train.setup import (
     total_steps,
 )
 from growthring.train.state import Clock, Interrupted, Result, Totals, TrainingError
+from growthring.train.trial import check_labels
 
 
 class Trainer:
@@ -105,6 +110,11 @@ class Trainer:
         self._cadence = (checkpoint_steps, checkpoint_minutes * 60, keep)
         self._log_rates, self._source, self._tensorboard = log_rates, source or {}, tensorboard
         check(recipe)
+        unknown = sorted(set(self._source) - set(SOURCE))
+        if unknown:
+            raise InputError(f"source has '{unknown[0]}'; it may have {', '.join(SOURCE)}.")
+        if not checkpoint_minutes >= 0:
+            raise InputError(f"checkpoint_minutes={checkpoint_minutes!r}: it is 0 or more.")
         if keep < 1 or (checkpoint_steps is not None and checkpoint_steps < 1):
             raise InputError(
                 f"keep={keep!r}, checkpoint_steps={checkpoint_steps!r}: both are at least 1."
@@ -121,16 +131,24 @@ class Trainer:
         example = None if model is None else next(iter(train))[0][:2].cpu()
         train.rewind()
         self.plan = make_plan(recipe, full, example)
+        if loss is None:
+            inputs = torch.zeros(2, *recipe.input_shape) if example is None else example
+            check_labels(full, inputs, (train, test))
         is_grown = not (recipe.fixed or recipe.small)
         # From here, as reading the data may take more than training; the weights that are there count.
         held = 0 if is_grown else sum(p.numel() * p.element_size() for p in full.parameters())
         self._memory = PeakMemory(self.device, held)
-        self.model = (self.plan.build_seed() if is_grown else self.plan.model).to(self.device)
+        # The plan's own model stays beside its example inputs, on the CPU: costs are counted on both.
+        is_apart = self.device.type != "cpu"
+        whole = copy.deepcopy(self.plan.model) if is_apart and not is_grown else self.plan.model
+        self.model = (self.plan.build_seed() if is_grown else whole).to(self.device)
         self._full_model = full
         self.totals = Totals()
         self.total_steps = total_steps(self.plan, train)
         self.optimizer = make_optimizer(recipe, self.model, self.total_steps)
         self.loss = loss or nn.CrossEntropyLoss(label_smoothing=recipe.label_smoothing)
+        if isinstance(self.loss, nn.Module):
+            self.loss.to(self.device)  # weights of classes, say
         self.grower: Grower | None = None
         if is_grown:
             self.grower = Grower(
@@ -140,7 +158,9 @@ class Trainer:
                 method=make_growth_method(recipe),
                 noise=recipe.noise,
                 generator=generator,
-                batches=train.fork,
+                batches=(lambda seed: OnDevice(train.fork(seed), self.device))
+                if is_apart
+                else train.fork,
                 loss=self.loss,
             )
         self._sums = torch.zeros(
@@ -154,42 +174,79 @@ class Trainer:
 
     def fit(self) -> Result:
         """Trains from where the run is to its end; Ctrl-C finishes the step, saves and raises `Interrupted`."""
-        with RunLock(self.out), JsonLines(self.out / "metrics.jsonl") as self._log:
-            self._begin()
-            with self._interrupt:
-                while self.totals.stage < self.plan.num_stages:
-                    self._stage()
-            return self._finish()
+        with beginning(self.out):
+            if self._sets_aside:
+                set_aside(self.out / "metrics.jsonl")
+                self._sets_aside = False
+            with JsonLines(self.out / "metrics.jsonl") as self._log:
+                with self._interrupt:
+                    self._begin()
+                    while self.totals.stage < self.plan.num_stages:
+                        self._stage()
+                if self._interrupt.is_asked:  # after the last step; the last stage has saved
+                    raise Interrupted(f"stopped before the end; {self._saved_words()}")
+                return self._finish()
 
-    def resume(self) -> None:
+    def resume(self, saved: Saved | None = None, forget_metrics: bool = False) -> None:
         """Takes up the newest checkpoint of the run's folder; `fit` then goes on from there.
+
+        Args:
+            saved: the run as `open_run` found it; by default it is opened now.
+            forget_metrics: go on though metrics.jsonl is damaged: it is set aside, and the log begins anew.
 
         Raises:
             InputError: the folder holds a run of another recipe; the differences are named.
+            CheckpointError: the run is damaged, or not of this model; nothing in the folder was changed. Make
+                a new Trainer before the next try.
         """
-        config = read_json(self.out / "config.json")
-        self._costs = config["plan"]  # counted when the run began
-        changed = differences(config["settings"], self.recipe.as_dict())
+        if saved is None:
+            saved = open_run(self.out, self.device, forget_metrics)
+        config, found = saved.config, saved.checkpoint
+        changed = differences(config.settings, self.recipe.as_dict())
         if changed:
             raise InputError(
                 f"'{self.out}' was started with other settings ({'; '.join(changed)}). Resume it as it was, "
                 "or start another run."
             )
-        with RunLock(self.out):  # a run at work would prune what is being read
-            found = read_checkpoint(self.out, device=self.device)
+        check_plan(config, self.plan, self.out)
         for path, reason in found.skipped:
             self.progress.say(
                 f"checkpoint {path.name} cannot be used ({reason}); using the one before"
             )
-        state = found.state
+        self._say_versions(config.versions)
+        self._costs, self._config = config.plan, config.content  # counted when the run began
+        totals = totals_of(found, self.plan)
+        try:
+            self._take_up(found.state)
+        except GrowthError:
+            raise
+        except (LookupError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+            raise CheckpointError(
+                f"the checkpoint '{found.path}' does not fit this model: {type(error).__name__}: {error}. Nothing "
+                "in the folder was changed."
+            ) from error
+        self.totals = totals
+        self._sets_aside = saved.log is None
+        self._resumed = (found.step, 0 if saved.log is None else saved.log.size)
+        self._random_states = found.state["random"]
+
+    def _take_up(self, state: Mapping[str, Any]) -> None:
+        if (self.grower is None) != (state["grower"] is None):
+            raise ValueError("it is of a run that grows, or this one is")
         if self.grower is not None:
             self.grower.load_state_dict(state["grower"])
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.train.load_state_dict(state["train"])
-        self.totals = Totals(**state["totals"])
-        self._sums = state["sums"]
-        self._resumed = (found.step, state["metrics_position"], state["random"])
+        torch.Generator().set_state(state["random"][0])  # refuses what is none, before fit uses it
+        self._sums = state["sums"].cpu()
+
+    def _say_versions(self, versions: Mapping[str, str]) -> None:
+        began, now = versions.get("torch", torch.__version__), torch.__version__
+        if began != now:
+            self.progress.say(
+                f"the run began with torch {began}, this is {now}: it goes on, but not bit for bit as it would have"
+            )
 
     @property
     def costs(self) -> Mapping[str, Any]:
@@ -203,38 +260,40 @@ class Trainer:
         return self._costs
 
     _costs: Mapping[str, Any] | None = None
-    _resumed: tuple[int, int, list[Tensor]] | None = None
+    _config: Mapping[str, Any] | None = None
+    _resumed: tuple[int, int] | None = None
+    _random_states: list[Tensor]
+    _sets_aside = False
 
     def _begin(self) -> None:
         """Writes what the run is, and a first checkpoint; or goes back to where a resumed one was."""
         if self._resumed is not None:
-            step, position, random = self._resumed
+            step, position = self._resumed
             discard_after(self.out, step)
             self._log.truncate(position)
-            _set_random(random, self.device)
+            _set_random(self._random_states, self.device)
             self.progress.say(f"resuming at stage {self.totals.stage}, step {step}")
             return
         if (self.out / "config.json").exists():
             raise InputError(
-                f"'{self.out}' already holds a run. Go on with `growthring train --resume {self.out}`, or "
+                f"'{self.out}' already holds a run. Go on with `{how_to_resume(self.out, self._source)}`, or "
                 "choose another folder."
             )
         torch.manual_seed(self.recipe.seed)  # dropout and the like draw from torch's own generator
+        config = {
+            "name": self.recipe.name,
+            "fixed": self.recipe.fixed,
+            "seed": self.recipe.seed,
+            "settings": self.recipe.as_dict(),
+            "source": self._source,
+            "plan": self.costs,
+            "machine": f"{platform.machine()} {platform.system()}, {torch.get_num_threads()} threads, "
+            f"{self.device}",
+            "versions": {"torch": torch.__version__, "python": platform.python_version()},
+        }
+        self._config = loads(dumps(config))  # as it will be read
         self._save()  # before config.json, so that what looks like a run can be resumed
-        write_json(
-            self.out / "config.json",
-            {
-                "name": self.recipe.name,
-                "fixed": self.recipe.fixed,
-                "seed": self.recipe.seed,
-                "settings": self.recipe.as_dict(),
-                "source": self._source,
-                "plan": self.costs,
-                "machine": f"{platform.machine()} {platform.system()}, {torch.get_num_threads()} threads, "
-                f"{self.device}",
-                "versions": {"torch": torch.__version__, "python": platform.python_version()},
-            },
-        )
+        write_json(self.out / "config.json", config)
 
     def _stage(self) -> None:
         """The epochs of one stage, then the growth to the next."""
@@ -286,7 +345,7 @@ class Trainer:
         self.model.train()
         clock = Clock()
         rate = learning_rate(recipe, max(totals.step - 1, 0), self.total_steps) * factor
-        for inputs, targets in self.train:
+        for inputs, targets in OnDevice(self.train, self.device):
             rate = learning_rate(recipe, totals.step, self.total_steps) * factor
             for group in self.optimizer.param_groups:
                 group["lr"] = rate
@@ -313,11 +372,18 @@ class Trainer:
         recipe = self.recipe
         with self._precision():
             outputs = self._forward(inputs)
-            loss = self.loss(outputs, targets)
+            try:
+                loss = self.loss(outputs, targets)
+            except IndexError as error:  # "Target 10 is out of bounds."
+                raise TrainingError(
+                    f"step {self.totals.step}, stage {self.totals.stage} failed: {error} Labels count from 0 and "
+                    "stay below the number of outputs. Nothing of this step was applied; the last checkpoint in "
+                    f"'{self.out}' is from before."
+                ) from error
         if self.device.type == "cpu" or self.totals.step % 20 == 0:
             value = float(loss.detach())
             if not math.isfinite(value):
-                self._fail(value)
+                self._fail(value, inputs)
         self.optimizer.zero_grad()
         loss.backward()
         if recipe.clip_norm is not None:
@@ -331,11 +397,16 @@ class Trainer:
         """Loss and accuracy (0 to 1) on the test data; None where there is none."""
         if self.test is None:
             return None, None
-        return evaluate(self.model, self.test, self.loss, self._precision)
+        return evaluate(self.model, self.test, self.loss, self._precision, self.device)
 
     def _record(self, rate: float) -> dict[str, Any]:
         totals = self.totals
         loss_sum, right, examples = self._sums.tolist()
+        if not examples:
+            raise TrainingError(
+                f"epoch {totals.epoch} had no examples: the stream of batches gave none. The last checkpoint in "
+                f"'{self.out}' is from before."
+            )
         test_loss, test_accuracy = self.evaluate()
         return {
             "kind": "epoch",
@@ -395,9 +466,10 @@ class Trainer:
         if is_due or time.monotonic() - self._last_write > seconds or self._interrupt.is_asked:
             self._save()
         if self._interrupt.is_asked:
-            raise Interrupted(
-                f"stopped after step {step}; everything is saved. Go on with: growthring train --resume {self.out}"
-            )
+            raise Interrupted(f"stopped after step {step}; {self._saved_words()}")
+
+    def _saved_words(self) -> str:
+        return f"everything is saved. Go on with: {how_to_resume(self.out, self._source)}"
 
     # Keeping.
 
@@ -413,7 +485,8 @@ class Trainer:
             "totals": asdict(self.totals),
             "sums": self._sums,
             "random": _random(self.device),
-            "metrics_position": self._log.position(),
+            "metrics": asdict(self._log.mark()),
+            "config": self._config,
         }
         self._check_weights()
         write_checkpoint(self.out, state, self.totals.step, keep=self._cadence[2])
@@ -447,8 +520,14 @@ class Trainer:
         write_json(self.out / "result.json", asdict(result))
         return result
 
-    def _fail(self, value: float) -> None:
+    def _fail(self, value: float, inputs: Tensor) -> None:
         """A loss that is not finite ends the run; the last checkpoint is from before."""
+        if inputs.is_floating_point() and not bool(torch.isfinite(inputs).all()):
+            raise TrainingError(
+                f"the loss is {value} at step {self.totals.step}, stage {self.totals.stage}, as the inputs of that "
+                "step are not finite: the data has NaN or infinities. Nothing of this step was applied; the last "
+                f"checkpoint in '{self.out}' is from before."
+            )
         norms = ""
         if self._rings is not None:
             found = self._rings.weight_norms()
@@ -477,6 +556,7 @@ class Trainer:
             return
         from torch.utils.tensorboard import SummaryWriter
 
+        refuse_link(self.out / "tensorboard")
         with SummaryWriter(str(self.out / "tensorboard")) as writer:
             for key, value in record.items():
                 if isinstance(value, float):

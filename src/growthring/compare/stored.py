@@ -1,0 +1,125 @@
+"""comparison.json as it was stored: checked field by field, as someone may have changed it.
+
+Names of contenders are names of folders, which are read and trained in: ../../elsewhere must not get through.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from growthring.compare.contenders import FIXED, MATCHED, NAME
+from growthring.errors import InputError
+from growthring.train.bounds import BOUNDS, KINDS, misfit
+
+MOST_SEEDS = 10_000
+_SHOWN = 60
+_FIELDS = ("recipe", "changes", "settings", "clock", "match", "contenders", "decisions", "machine")
+_ENTRY = ("settings", "text", "seeds", "epochs", "fixed", "grows")
+_DECISION = ("epochs", "share", "of", "runs")
+
+
+def check_stored(found: Any, path: Path, clocks: Mapping[str, str]) -> None:
+    """Refuses a manifest that no comparison has written.
+
+    Raises:
+        InputError: names the field, what was found and what is allowed.
+    """
+    check = _Checker(path)
+    check.fields(found, "the whole file", _FIELDS)
+    check.need(
+        found["recipe"], "recipe", isinstance(found["recipe"], str | None), "a text, or null"
+    )
+    check.texts(found["changes"], "changes")
+    check.need(found["machine"], "machine", isinstance(found["machine"], str), "a text")
+    clock, settings = found["clock"], found["settings"]
+    check.need(
+        clock, "clock", isinstance(clock, str) and clock in clocks, f"one of {', '.join(clocks)}"
+    )
+    check.need(settings, "settings", isinstance(settings, dict), "an object")
+    for key, value in {"epochs": None, **settings}.items():
+        allowed = misfit(key, value) if key in KINDS else None
+        check.need(value, f"settings.{key}", allowed is None, allowed or "")
+    contenders = found["contenders"]
+    check.need(contenders, "contenders", isinstance(contenders, dict), "an object")
+    for name, entry in contenders.items():
+        check.entry(name, entry)
+    known = f"null, or one of {', '.join(contenders)}"
+    match = found["match"]
+    check.need(
+        match, "match", match is None or (isinstance(match, str) and match in contenders), known
+    )
+    decisions = found["decisions"]
+    check.need(decisions, "decisions", isinstance(decisions, dict), "an object")
+    for name, decision in decisions.items():
+        check.decision(name, decision, contenders)
+
+
+class _Checker:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def need(self, value: Any, where: str, is_right: bool, allowed: str) -> None:
+        if not is_right:
+            text = repr(value)
+            shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+            raise InputError(
+                f"'{self._path}' is not the manifest of a comparison: '{where}' is {shown}; allowed is {allowed}. "
+                "Put the old value back, or give the comparison another folder."
+            )
+
+    def fields(self, found: Any, where: str, known: tuple[str, ...]) -> None:
+        self.need(found, where, isinstance(found, dict), "an object")
+        for key in known:
+            self.need(sorted(found), where, key in found, f"an object with '{key}'")
+        for key in found:
+            self.need(key, where, key in known, f"an object with {', '.join(known)} and no more")
+
+    def texts(self, found: Any, where: str) -> None:
+        is_list = isinstance(found, list) and all(isinstance(text, str) for text in found)
+        self.need(found, where, is_list, "a list of texts")
+
+    def entry(self, name: str, entry: Any) -> None:
+        where = f"contenders.{name}"
+        allowed = "letters, digits, - and _: it is the name of a folder"
+        self.need(
+            name,
+            "contenders",
+            bool(NAME.fullmatch(name)) and name not in (*MATCHED, "lock"),
+            allowed,
+        )
+        self.fields(entry, where, _ENTRY)
+        self.texts(entry["settings"], f"{where}.settings")
+        self.need(entry["text"], f"{where}.text", isinstance(entry["text"], str), "a text")
+        seeds = f"a whole number from 1 to {MOST_SEEDS:,}"
+        self.need(entry["seeds"], f"{where}.seeds", _is_whole(entry["seeds"], MOST_SEEDS), seeds)
+        if entry["epochs"] is not None:
+            self._epochs(entry["epochs"], where)
+        for key in ("fixed", "grows"):
+            self.need(entry[key], f"{where}.{key}", isinstance(entry[key], bool), "true or false")
+
+    def decision(self, name: str, decision: Any, contenders: Mapping[str, Any]) -> None:
+        where = f"decisions.{name}"
+        self.need(name, "decisions", name in MATCHED, f"one of {', '.join(MATCHED)}")
+        self.fields(decision, where, _DECISION)
+        self._epochs(decision["epochs"], where)
+        share = decision["share"]
+        is_share = isinstance(share, (int, float)) and not isinstance(share, bool)
+        is_share = is_share and 0 < share < math.inf
+        self.need(share, f"{where}.share", is_share, "a number above 0")
+        self.need(decision["of"], f"{where}.of", decision["of"] in list(contenders), "a contender")
+        runs = (FIXED, *MATCHED)
+        self.need(
+            decision["runs"], f"{where}.runs", decision["runs"] in runs, f"one of {', '.join(runs)}"
+        )
+
+    def _epochs(self, value: Any, where: str) -> None:
+        most = BOUNDS["epochs"][1]
+        allowed = f"a whole number from 1 to {most:,}"
+        self.need(value, f"{where}.epochs", _is_whole(value, most), allowed)
+
+
+def _is_whole(value: Any, most: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most

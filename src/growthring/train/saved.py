@@ -1,0 +1,207 @@
+"""A run as it was saved: everything in its folder that can be checked before any of it is used."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from growthring.checkpoint import (
+    Checkpoint,
+    CheckpointError,
+    Mark,
+    RunLock,
+    mark_of,
+    read_checkpoint,
+)
+from growthring.errors import InputError
+from growthring.plan import Plan
+from growthring.train.config import RunConfig, changes, read_config
+from growthring.train.state import Totals
+
+_PARTS: dict[str, tuple[type, ...]] = {
+    "model": (dict,),
+    "optimizer": (dict,),
+    "grower": (dict, type(None)),
+    "train": (dict,),
+    "totals": (dict,),
+    "sums": (Tensor,),
+    "random": (list,),
+}
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What a run's folder holds, checked.
+
+    Attributes:
+        config: its config.json.
+        checkpoint: the newest one that is whole.
+        log: how far the log was when it was written; None if it is damaged and to be forgotten.
+    """
+
+    config: RunConfig
+    checkpoint: Checkpoint
+    log: Mark | None
+
+
+def open_run(
+    folder: Path, device: torch.device | str = "cpu", forget_metrics: bool = False
+) -> Saved:
+    """Reads and checks what a run has saved, without running anything that it names.
+
+    Args:
+        folder: of the run.
+        device: where tensors go that were on an accelerator.
+        forget_metrics: a damaged log is no error.
+
+    Raises:
+        InputError: config.json is not as it was written; the field is named.
+        CheckpointError: there is no usable checkpoint, the log is damaged, or another process works on the run.
+    """
+    config = read_config(folder)
+    with RunLock(folder):  # a run at work would prune what is being read
+        found = read_checkpoint(folder, device=device)
+        state = _checked_state(found)
+        if state.get("config") is not None:  # runs of before have none
+            differ = changes(state["config"], config.content)
+            if differ:
+                raise InputError(
+                    f"'{folder / 'config.json'}' was changed since the run began: {'; '.join(differ[:5])}. Put the "
+                    "old values back; other settings need another run."
+                )
+        log = _log(folder / "metrics.jsonl", state, forget_metrics)
+    return Saved(config, found, log)
+
+
+def totals_of(checkpoint: Checkpoint, plan: Plan) -> Totals:
+    """Where the run was, if that is a place in the plan.
+
+    Raises:
+        CheckpointError: it is not.
+    """
+    try:
+        totals = Totals(**checkpoint.state["totals"])
+    except TypeError as error:
+        raise _foreign(checkpoint, f"'totals' does not fit: {error}") from None
+    for field in dataclasses.fields(Totals):
+        value = getattr(totals, field.name)
+        kinds = (int,) if str(field.type).startswith("int") else (int, float)
+        is_number = isinstance(value, kinds) and not isinstance(value, bool)
+        is_absent = value is None and "None" in str(field.type)
+        if not is_absent and not (is_number and math.isfinite(value) and value >= 0):
+            raise _foreign(checkpoint, f"'totals.{field.name}' is {value!r}")
+    stage, inside = totals.stage, totals.epochs_in_stage
+    limit = plan.epochs[stage] if stage < plan.num_stages else 0
+    is_place = stage <= plan.num_stages and inside <= limit
+    if not is_place or totals.epoch != sum(plan.epochs[:stage]) + inside:
+        raise _foreign(
+            checkpoint,
+            f"it is at epoch {totals.epoch}, the {inside + 1}. of stage {stage}, which the plan with "
+            f"{list(plan.epochs)} epochs does not have",
+        )
+    if totals.step != checkpoint.step:
+        raise _foreign(
+            checkpoint, f"'totals.step' is {totals.step}, its folder says {checkpoint.step}"
+        )
+    return totals
+
+
+def check_plan(config: RunConfig, plan: Plan, folder: Path) -> None:
+    """Refuses a plan that is not the one that the run began with.
+
+    Raises:
+        InputError: stages, epochs, batch sizes or widths differ.
+    """
+    widths = [plan.named_widths(t) for t in range(plan.num_stages)]
+    made = {
+        "stages": plan.num_stages,
+        "epochs": list(plan.epochs),
+        "batch_sizes": list(plan.batch_sizes),
+        "widths": widths,
+    }
+    old = {key: config.plan[key] for key in made if key in config.plan}
+    differ = changes(old, {key: made[key] for key in old}, "plan")
+    if differ:
+        raise InputError(
+            f"'{folder}' was planned otherwise than the recipe is now ({'; '.join(differ[:5])}). The model's code "
+            "or config.json was changed: resume the run as it was, or start another."
+        )
+
+
+def how_to_resume(folder: str | Path, source: Mapping[str, Any]) -> str:
+    """What to type to go on with a run.
+
+    >>> how_to_resume("runs/a b", {"recipe": "demo"})
+    "growthring train --resume 'runs/a b'"
+    """
+    if "recipe" not in source:
+        return "Trainer.resume(), then fit()"
+    command = f"growthring train --resume {shlex.quote(str(folder))}"
+    recipe = str(source["recipe"])
+    return f"{command} --recipe {shlex.quote(recipe)}" if ".py:" in recipe else command
+
+
+def _checked_state(found: Checkpoint) -> dict[str, Any]:
+    state = found.state
+    if not isinstance(state, dict):
+        raise _foreign(found, f"it holds a {type(state).__name__}")
+    for key, kinds in _PARTS.items():
+        if key not in state:
+            raise _foreign(found, f"it has no '{key}'")
+        if not isinstance(state[key], kinds):
+            raise _foreign(found, f"'{key}' is a {type(state[key]).__name__}")
+    sums = state["sums"]
+    if sums.shape != (3,) or sums.dtype != torch.float64:
+        raise _foreign(found, f"'sums' is {sums.dtype} of shape {tuple(sums.shape)}")
+    for name, value in state["model"].items():
+        if not isinstance(name, str):
+            raise _foreign(found, f"'model' has the key {name!r}")
+        if isinstance(value, Tensor) and value.is_floating_point() and not _finite(value):
+            raise _foreign(found, f"the weight '{name}' is not finite")
+    return state
+
+
+def _finite(value: Tensor) -> bool:
+    return value.dtype.itemsize < 2 or bool(
+        torch.isfinite(value).all()
+    )  # float8 has no such function
+
+
+def _log(path: Path, state: Mapping[str, Any], forget: bool) -> Mark | None:
+    """How far the log was; None if it is damaged since and that is to be forgotten."""
+    try:
+        if "metrics" in state:
+            mark = Mark(**state["metrics"])
+        else:  # of before: where it ended is all that is known
+            mark = mark_of(path, int(state["metrics_position"]))
+            mark = dataclasses.replace(mark, size=int(state["metrics_position"]))
+        if not all(type(v) is int and v >= 0 for v in dataclasses.astuple(mark)):
+            raise TypeError
+    except (KeyError, TypeError, ValueError):
+        raise CheckpointError(
+            f"the checkpoint beside '{path}' does not say how far that was: it is not of a training run."
+        ) from None
+    try:
+        mark.check(path)
+    except CheckpointError as error:
+        if forget:
+            return None
+        raise CheckpointError(
+            f"{error} Nothing was changed. Put the file back as it was; or go on without its lines with "
+            "--forget-metrics (forget_metrics=True), which sets it aside and begins a new one."
+        ) from None
+    return mark
+
+
+def _foreign(found: Checkpoint, what: str) -> CheckpointError:
+    return CheckpointError(
+        f"the checkpoint '{found.path}' is not one of this training run: {what}. Nothing was changed."
+    )
