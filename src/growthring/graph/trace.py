@@ -25,7 +25,7 @@ from torch.export.graph_signature import InputKind
 
 from growthring.errors import InputError, TraceError
 from growthring.graph.running import fixed_random, kept_buffers
-from growthring.graph.standins import StandIns, would_help
+from growthring.graph.standins import StandIns, may_pack, would_help
 from growthring.graph.symbols import stand_in
 from growthring.graph.watch import watch_reads
 
@@ -278,17 +278,16 @@ def trace(
 def _export(
     model: nn.Module, outputs: Sequence[str] | None, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> torch.export.ExportedProgram:
-    """Runs torch.export, once more with stand-ins where it fails on what has some."""
+    """Runs torch.export, with stand-ins where the model may pack sequences or torch fails on what has some."""
+    packs = may_pack(model)
     try:
-        return torch.export.export(_Flat(model, outputs), args, kwargs, strict=False)
+        return torch.export.export(_Flat(model, outputs, packs), args, kwargs, strict=False)
     except Exception as error:
-        if not would_help(model, error):
+        if not packs and not would_help(error):
             raise
-        try:
-            flat = _Flat(model, outputs, with_stand_ins=True)
-            return torch.export.export(flat, args, kwargs, strict=False)
-        except Exception:
-            raise error from None
+        with contextlib.suppress(Exception):
+            return torch.export.export(_Flat(model, outputs, not packs), args, kwargs, strict=False)
+        raise
 
 
 def _first_line(error: BaseException) -> str:
