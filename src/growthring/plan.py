@@ -185,10 +185,10 @@ class Plan:
             return 1.0
         if spec.kind == "bias":
             # torch draws a layer's bias from the fan-in of its weight
-            weight = self.groups.specs.get(spec.name.removesuffix("bias") + "weight")
-            return (
-                self._seed_gain(weight) if weight is not None and weight.kind == "weight" else 1.0
-            )
+            weights = [
+                self.groups.specs[n] for n in _weight_names(spec.name) if n in self.groups.specs
+            ]
+            return next((self._seed_gain(w) for w in weights if w.kind == "weight"), 1.0)
         if spec.kind != "weight":
             return 1.0
         return math.sqrt(spec.fan_in(full) / spec.fan_in(first))
@@ -315,6 +315,15 @@ class Plan:
                 f"Measured on this machine: {self.seconds_share:.1%} of the seconds of fixed-size training."
             )
         return "\n".join([head, *lines, *(f"note: {note}" for note in self.notes)])
+
+
+def _weight_names(bias: str) -> list[str]:
+    """What the weight beside a bias may be called: plain, weight-normalised (two styles), of a recurrent layer."""
+    stem = bias.removesuffix("bias")
+    normalised = [f"{stem}weight_v", f"{stem}parametrizations.weight.original1"]
+    prefix, is_recurrent, gate = bias.rpartition("bias_")
+    of_layer = [f"{prefix}weight_hh{gate[2:]}"] if is_recurrent else []
+    return [f"{stem}weight", *normalised, *of_layer]
 
 
 def _generator(like: torch.Tensor) -> torch.Generator:

@@ -442,6 +442,12 @@ def _explicit(
                     f"widths names the group '{group.name}' twice (again by '{pattern}')."
                 )
             found[group.name] = _checked(group, list(values), stages)
+            unit = groups.units.get(group.key, 1)
+            if any(v % unit for v in found[group.name]):
+                raise PlanError(
+                    f"widths['{group.name}'] = {list(values)}: an operator takes multiples of {unit} only (torch's "
+                    "grouped product needs rows of whole 16 bytes)."
+                )
     return found
 
 

@@ -1875,7 +1875,7 @@ def weight_norm() -> Made:
     return net, randn(5, 4)
 
 
-@row({"b": 7}, "operator")
+@row({"b": 7}, "the parametrization _SpectralNorm")
 def spectral_norm() -> Made:
     net = Net(
         lambda self, x: self.c(self.b(self.a(x).relu()).relu()),

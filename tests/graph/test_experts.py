@@ -225,6 +225,12 @@ def test_grouped_products_grow_in_widths_that_their_kernel_takes(
     assert all(p.grad is not None for n, p in model.named_parameters() if n not in unused)
 
 
+def test_widths_that_the_kernel_does_not_take_are_refused() -> None:
+    x = randn(2, 5, 3).float()
+    with pytest.raises(gr.GrowthError, match=r"widths\['up'\].*multiples of 4 only"):
+        gr.plan(Grouped().float(), x, stages=3, widths={"up": [6, 8, 12]})
+
+
 def test_tokens_that_are_summed_over_in_groups() -> None:
     """a[m, s] · b[s, n]: one product for each group of s, as in the gradient of the usual one."""
 

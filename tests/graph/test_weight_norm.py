@@ -181,6 +181,7 @@ def test_the_seed_is_the_leading_part_of_the_weight(style: str) -> None:
     wanted = gain * model.b.weight[: seed.b.out_features, : seed.b.in_features]
     assert seed.b.weight.shape == wanted.shape  # before any forward pass, too
     torch.testing.assert_close(seed.b.weight.detach(), wanted.detach())
+    torch.testing.assert_close(seed.b.bias, gain * model.b.bias[: seed.b.out_features])
 
 
 def test_new_units_start_at_the_ratio_of_the_full_model() -> None:

@@ -113,7 +113,11 @@ class StandIns(TorchFunctionMode):
         return padded.transpose(0, 1) if batch_first else padded, lengths
 
 
-def would_help(model: nn.Module, error: Exception) -> bool:
-    """Whether what torch.export failed with may be something that has a stand-in."""
-    is_recurrent = any(isinstance(module, nn.RNNBase) for module in model.modules())
-    return is_recurrent or "inputs of BF16 type" in str(error)
+def may_pack(model: nn.Module) -> bool:
+    """Whether the model has layers that take packed sequences."""
+    return any(isinstance(module, nn.RNNBase) for module in model.modules())
+
+
+def would_help(error: Exception) -> bool:
+    """Whether what torch.export failed with has a stand-in."""
+    return "inputs of BF16 type" in str(error)

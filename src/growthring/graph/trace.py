@@ -33,7 +33,7 @@ from growthring.graph.results import Leavings, output_tensors
 from growthring.graph.running import callers_settings, copied, fixed_random, untouched
 from growthring.graph.sites import META, SiteRecorder
 from growthring.graph.snapshot import Snapshot
-from growthring.graph.standins import StandIns, would_help
+from growthring.graph.standins import StandIns, may_pack, would_help
 from growthring.graph.symbols import stand_in
 from growthring.graph.watch import watch_reads
 
@@ -324,7 +324,7 @@ def trace(
 def _export(
     model: nn.Module, outputs: Sequence[str] | None, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[torch.export.ExportedProgram, list[str]]:
-    """Runs torch.export, once more with stand-ins where it fails on what has some.
+    """Runs torch.export, with stand-ins where the model may pack sequences or torch fails on what has some.
 
     Returns:
         What it made, and the names of the tensors that the pass left on modules.
@@ -335,15 +335,15 @@ def _export(
         left = flat.left
         return torch.export.export(flat, args, kwargs, strict=False), left
 
+    packs = may_pack(model)
     try:
-        return run(with_stand_ins=False)
+        return run(packs)
     except Exception as error:
-        if not would_help(model, error):
+        if not packs and not would_help(error):
             raise
-        try:
-            return run(with_stand_ins=True)
-        except Exception:
-            raise error from None
+        with contextlib.suppress(Exception):
+            return run(not packs)
+        raise
 
 
 def _first_line(error: BaseException) -> str:
