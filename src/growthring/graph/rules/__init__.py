@@ -12,6 +12,7 @@ from growthring.graph.rules import (
     elementwise as elementwise,
     factory as factory,
     norms as norms,
+    patches as patches,
     reduction as reduction,
     selection as selection,
     structure as structure,
