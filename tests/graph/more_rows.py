@@ -137,6 +137,79 @@ def relu_in_place_and_its_input_again() -> Made:
     return layers(lambda self, h: F.relu(h, inplace=True) + h)
 
 
+@row({"a": 4}, "picks one entry of it")
+def views_of_views_written() -> Made:
+    def f(self: Any, h: torch.Tensor) -> torch.Tensor:
+        pairs = h.view(h.shape[0], -1, 2)
+        pairs[:, :, 0].mul_(3.0)
+        turned = pairs.permute(2, 0, 1)
+        turned[1].add_(turned[0])
+        return h
+
+    return layers(f)
+
+
+@row({"a": 8})
+def shapes_changed_in_place() -> Made:
+    def f(self: Any, h: torch.Tensor) -> torch.Tensor:
+        g = h.unsqueeze(1)
+        g.squeeze_(1)
+        h.t_().t_()
+        g.add_(1)
+        return h
+
+    return layers(f)
+
+
+@row({"a": 8})
+def detached_memory_written() -> Made:
+    def f(self: Any, h: torch.Tensor) -> torch.Tensor:
+        h.detach().add_(1.0)
+        with torch.no_grad():
+            for line in h.unbind(0):
+                line.mul_(2)
+        return h
+
+    return layers(f)
+
+
+@row({"a": 8})
+def memory_of_steps_filled() -> Made:
+    def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
+        memory = torch.zeros(x.shape[0], 6, self.a.out_features, dtype=x.dtype)
+        for t in range(3):
+            memory[:, t : t + 1] = self.a(x[:, t : t + 1])
+        return self.c(memory[:, :3].cumsum(1))
+
+    return Net(forward, a=nn.Linear(4, 8), c=nn.Linear(8, 3)), randn(2, 3, 4)
+
+
+@row({"d": 6}, "several values through a mask")
+def entries_of_a_width_written_through_a_mask() -> Made:
+    chosen = torch.arange(8) % 2 == 0
+
+    def f(self: Any, h: torch.Tensor) -> torch.Tensor:
+        h[:, chosen] = 0
+        return self.d(h).relu()
+
+    return layers(f, d=nn.Linear(8, 6), c=nn.Linear(6, 3))
+
+
+@row({"a": 8})
+def real_part_written() -> Made:
+    def f(self: Any, h: torch.Tensor) -> torch.Tensor:
+        z = torch.complex(h, h.relu())
+        z.real.add_(1.0)
+        return z.abs()
+
+    return layers(f)
+
+
+@row({"a": 8})
+def number_expanded_to_a_width() -> Made:
+    return layers(lambda self, h: h * self.g.expand(h.shape[1]), g=parameter(1))
+
+
 @row({"a": 8})
 def transposed_memory_written() -> Made:
     def f(self: Any, h: torch.Tensor) -> torch.Tensor:
@@ -351,7 +424,9 @@ def bilinear_layer_between() -> Made:
 
 @row({"a": 8, "b": 6})
 def bilinear_of_one_input() -> Made:
-    return layers(lambda self, h: self.b(h.relu(), h.relu()), b=nn.Bilinear(8, 8, 6), c=nn.Linear(6, 3))
+    return layers(
+        lambda self, h: self.b(h.relu(), h.relu()), b=nn.Bilinear(8, 8, 6), c=nn.Linear(6, 3)
+    )
 
 
 @row({"a": 7, "b": 5, "w": 6})
@@ -368,14 +443,19 @@ def tucker_form() -> Made:
 @row({"a": 8, "w": 5})
 def tensordot() -> Made:
     return layers(
-        lambda self, h: torch.tensordot(h, self.w, dims=([1], [0])), w=parameter(8, 5), c=nn.Linear(5, 3)
+        lambda self, h: torch.tensordot(h, self.w, dims=([1], [0])),
+        w=parameter(8, 5),
+        c=nn.Linear(5, 3),
     )
 
 
 @row({"a": 8, "b": 7})
 def outer_product_of_vectors() -> Made:
     return layers(
-        lambda self, h: h @ torch.outer(self.u, self.b), u=parameter(8), b=parameter(7), c=nn.Linear(7, 3)
+        lambda self, h: h @ torch.outer(self.u, self.b),
+        u=parameter(8),
+        b=parameter(7),
+        c=nn.Linear(7, 3),
     )
 
 
@@ -492,7 +572,11 @@ def many_elementwise_operators() -> Made:
 @row({"0": 4}, "cuts across its structure", norms="other")
 def two_group_norms_of_other_sizes() -> Made:
     return nn.Sequential(
-        nn.Conv2d(3, 48, 1), nn.GroupNorm(8, 48), nn.ReLU(), nn.GroupNorm(12, 48), nn.Conv2d(48, 3, 1)
+        nn.Conv2d(3, 48, 1),
+        nn.GroupNorm(8, 48),
+        nn.ReLU(),
+        nn.GroupNorm(12, 48),
+        nn.Conv2d(48, 3, 1),
     ), randn(*IMAGE)
 
 
@@ -541,12 +625,14 @@ def shuffle_of_more_groups_than_channels_in_each() -> Made:
 PADDING = torch.tensor([[0, 0, 0, 0, 1], [0, 0, 0, 1, 1]]).bool()
 
 
-def encoder(call: Callable[..., Any], *more: Any, norm: nn.Module | None = None, **options: Any) -> Made:
+def encoder(
+    call: Callable[..., Any], *more: Any, norm: nn.Module | None = None, **options: Any
+) -> Made:
     layer = nn.TransformerEncoderLayer(12, 2, 20, 0.0, **({"batch_first": True} | options))
     return Net(
         lambda self, x, *rest: self.o(call(self.e, self.i(x), *rest)),
         i=nn.Linear(4, 12),
-        e=nn.TransformerEncoder(layer, 2, norm=norm),
+        e=nn.TransformerEncoder(layer, 2, norm, not layer.norm_first),
         o=nn.Linear(12, 3),
     ), (randn(2, 5, 4), *more)
 
@@ -563,7 +649,10 @@ def encoder_with_a_padding_mask() -> Made:
 @row(ENCODER, norms="other")
 def encoder_with_a_padding_mask_and_gelu() -> Made:
     return encoder(
-        lambda e, x, m: e(x, src_key_padding_mask=m), PADDING, norm=nn.LayerNorm(12), activation="gelu"
+        lambda e, x, m: e(x, src_key_padding_mask=m),
+        PADDING,
+        norm=nn.LayerNorm(12),
+        activation="gelu",
     )
 
 

@@ -30,9 +30,7 @@ def net(function: Callable[..., Any], **parts: Any) -> Made:
 
 
 def branch() -> Made:
-    return net(
-        lambda self, x: torch.cond(x.sum() > 0, torch.relu, lambda h: h * 2, (self.a(x),))
-    )
+    return net(lambda self, x: torch.cond(x.sum() > 0, torch.relu, lambda h: h * 2, (self.a(x),)))
 
 
 def branch_with_parameters() -> Made:
@@ -72,9 +70,7 @@ def scanned() -> Made:
 
 def associative() -> Made:
     return net(
-        lambda self, x: associative_scan(
-            lambda a, b: a + b, self.a(x), 0, combine_mode="generic"
-        )
+        lambda self, x: associative_scan(lambda a, b: a + b, self.a(x), 0, combine_mode="generic")
     )
 
 
@@ -157,27 +153,27 @@ FREEZES = [
 ]
 
 
-@pytest.mark.parametrize(("make", "expected"), GROWS, ids=lambda item: getattr(item, "__name__", ""))
+@pytest.mark.parametrize(
+    ("make", "expected"), GROWS, ids=lambda item: getattr(item, "__name__", "")
+)
 def test_inlined_operators_grow_exactly(make: Callable[[], Made], expected: dict[str, int]) -> None:
     torch.manual_seed(0)
-    plan = make_plan(*make(), stages=3)
+    plan = make_plan(*make(), stages=2)
     assert widths(plan) == expected
     check_contract(plan, "off", 1e-12)
 
 
-@pytest.mark.parametrize(("make", "reason"), FREEZES, ids=lambda item: getattr(item, "__name__", ""))
+@pytest.mark.parametrize(
+    ("make", "reason"), FREEZES, ids=lambda item: getattr(item, "__name__", "")
+)
 def test_other_operators_freeze_what_they_touch(make: Callable[[], Made], reason: str) -> None:
     torch.manual_seed(0)
-    plan = make_plan(*make(), stages=3)
+    plan = make_plan(*make(), stages=2)
     assert widths(plan) == {"c": 6}
     assert reason in plan.groups["a"].frozen.text
-    check_contract(plan, "off", 1e-12)
-
-
-def test_parameters_that_a_loop_captures_are_frozen() -> None:
-    plan = make_plan(*loop(), stages=3)
-    frozen = [g for g in plan.groups if any(m.tensor.startswith("d.") for m in g.members)]
-    assert frozen and not any(g.grows for g in frozen)
+    captured = [g for g in plan.groups if any(m.tensor.startswith("d.") for m in g.members)]
+    assert not any(g.grows for g in captured)
+    check_contract(plan, "off", 1e-12, training=False, gradients=False)
 
 
 def test_a_write_inside_vmap_is_refused() -> None:

@@ -129,7 +129,12 @@ def multiply(walk: Walk, op: Op) -> None:
 
 
 @register_rule(
-    "aten.maximum", "aten.minimum", "aten.max.other", "aten.min.other", "aten.where", "aten.fmax",
+    "aten.maximum",
+    "aten.minimum",
+    "aten.max.other",
+    "aten.min.other",
+    "aten.where",
+    "aten.fmax",
     "aten.fmin",
 )
 def choose(walk: Walk, op: Op) -> None:
