@@ -385,6 +385,16 @@ def einsum_diagonal() -> Made:
     return summed("btd,io,jj->bto", parameter(7, 5), parameter(4, 4), out=5)
 
 
+@row({"a": 8})
+def einsum_of_one_tensor_with_itself() -> Made:
+    return layers(lambda self, h: torch.einsum("bd,bd->bd", h, h))
+
+
+@row(None, "contracts this width with itself")
+def einsum_contracts_one_tensor_with_itself() -> Made:
+    return layers(lambda self, h: h * torch.einsum("bd,bd->b", h, h)[:, None])
+
+
 @row({"a": 7, "w": 5})
 def einsum_sublists() -> Made:
     return layers(
