@@ -1256,7 +1256,7 @@ def embedding_scaled_by_width() -> Made:
     ), tokens(2, 5)
 
 
-@row(None, "embedding_bag")
+@row({"e": 9}, "embedding_bag")
 def embedding_bag() -> Made:
     return Net(
         lambda self, x: self.b(self.e(x)), e=nn.EmbeddingBag(10, 9), b=nn.Linear(9, 3)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from growthring.graph.trace import Op, Value
 
-_DROPOUTS = ("aten.dropout.", "aten.feature_dropout.", "aten.alpha_dropout.")
+_DROPOUTS = tuple(f"aten.{kind}dropout." for kind in ("", "feature_", "alpha_", "feature_alpha_"))
 
 
 def follow_writes(ops: Sequence[Op], outputs: Sequence[Value]) -> tuple[list[Op], list[Value]]:

@@ -481,6 +481,11 @@ _WRAPPERS = {
     "wrap_with_set_grad_enabled", "wrap_with_autocast", "wrap", "wrap_activation_checkpoint",
     "tag_activation_checkpoint", "invoke_subgraph", "strict_mode",
 }  # fmt: skip
+# In place, but only the shape changes: a view of the same content.
+_RESHAPED = tuple(
+    f"aten.{name}_." for name in
+    ("unsqueeze", "squeeze", "t", "transpose", "swapaxes", "swapdims", "detach", "requires_grad")
+)  # fmt: skip
 
 
 def _run(
@@ -592,7 +597,7 @@ def _operator(
     name = str(target)
     if not isinstance(target, torch._ops.OpOverload):
         name = f"higher_order.{getattr(target, '__name__', name)}.default"
-    schema = getattr(target, "_schema", None)
+    schema = None if name.startswith(_RESHAPED) else getattr(target, "_schema", None)
     writes: list[Value] = []
     for i, argument in enumerate(schema.arguments if schema is not None else ()):
         if argument.alias_info is not None and argument.alias_info.is_write:

@@ -13,6 +13,7 @@ from growthring.graph.rules import (
     experts as experts,
     factory as factory,
     norms as norms,
+    patches as patches,
     recurrent as recurrent,
     reduction as reduction,
     reparametrised as reparametrised,

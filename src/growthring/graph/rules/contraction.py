@@ -185,3 +185,42 @@ def embedding(walk: Walk, op: Op) -> None:
         if isinstance(padding, int) and padding >= 0:
             weight.use.zero_rows.add(padding)
     walk.set(op.outputs[0], [*indices.axes, *weight.axes[1:]], scale)
+
+
+@register_rule("aten.embedding_bag", "aten._embedding_bag", "aten._embedding_bag_forward_only")
+def embedding_bag(walk: Walk, op: Op) -> None:
+    """Sums, means or maxima of rows of a table; the rows stay, the columns may grow."""
+    weight, out = walk.info(op.args[0]), op.outputs[0]
+    walk.freeze(weight.axes[:1], "looks its rows up by number")
+    for value in list(op.inputs())[1:]:
+        walk.freeze(walk.info(value).axes, "picks rows with it")
+        walk.scales.add("demand", (walk.info(value).scale,), None, where=walk.where())
+    walk.attribute("embedding_dim", weight.axes[1])
+    mode = op.args[4] if len(op.args) > 4 else op.kwargs.get("mode", 0)
+    if mode == 2:  # maxima
+        walk.even(weight.axes[1:])
+    padding = op.args[8] if len(op.args) > 8 else op.kwargs.get("padding_idx")
+    if weight.use is not None:
+        weight.use.kind = "table"
+        if isinstance(padding, int) and padding >= 0:
+            weight.use.zero_rows.add(padding)
+    walk.set(out, [Fixed(out.shape[0]), weight.axes[1]], weight.scale)
+    for value in op.outputs[1:]:  # which rows went where; the last one has a column for each column
+        is_wide = len(value.shape) == 2 and value.shape[1] == out.shape[1]
+        axes = [Fixed(value.shape[0]), weight.axes[1]] if is_wide else walk.fixed(value)
+        walk.set(value, axes, walk.demand(), constant=True)
+
+
+@register_rule("aten.addbmm")
+def addbmm(walk: Walk, op: Op) -> None:
+    """Bias + Σ over the batch of a · b."""
+    bias, a, b = (walk.info(v) for v in op.args[:3])
+    out = op.outputs[0]
+    walk.freeze([a.axes[0], b.axes[0]], "sums over it")
+    walk.contract(a, 2, b, 1)
+    whole = Info((a.axes[1], b.axes[2]), _contraction_scale(walk, a, b))
+    axes, spans = broadcast(walk, out, [whole, bias])
+    walk.even(axis for axis, spanned in zip(axes, spans[1], strict=True) if not spanned)
+    numbers = [op.kwargs.get(name, 1) for name in ("alpha", "beta")]
+    scale = walk.carry(whole, bias) if numbers == [1, 1] else walk.demand(whole, bias)
+    walk.set(out, axes, scale)

@@ -51,6 +51,7 @@ def sum_of_products(walk: Walk, op: Op, terms: Sequence[Labels], result: Labels)
     """Joins, contracts or freezes the axes of each label and gives the output its axes."""
     infos = [walk.info(v) for v in op.inputs()]
     places: dict[str, list[tuple[Info, int]]] = {}
+    doubled = {label for term in terms for label in term if term.count(label) > 1}
     for info, term in zip(infos, terms, strict=True):
         for i, label in enumerate(term):
             places.setdefault(label, []).append((info, i))
@@ -59,17 +60,16 @@ def sum_of_products(walk: Walk, op: Op, terms: Sequence[Labels], result: Labels)
         most = max(walk.size(info.axes[i]) for info, i in found)
         found = [(info, i) for info, i in found if walk.size(info.axes[i]) == most]
         axes[label] = found[0][0].axes[found[0][1]]
-        _join(walk, found, label in result)
+        if label in doubled:
+            walk.freeze([info.axes[i] for info, i in found], "takes a diagonal of it")
+        else:
+            _join(walk, found, label in result)
     walk.set(op.outputs[0], [axes[label] for label in result], product_scale(walk, infos))
 
 
 def _join(walk: Walk, found: list[tuple[Info, int]], stays: bool) -> None:
     """All axes of one label. A sum over three or more takes all but one of them as one product."""
-    holders = [id(info) for info, _ in found]
     axes = [info.axes[i] for info, i in found]
-    if len(set(holders)) < len(holders):
-        walk.freeze(axes, "takes a diagonal of it")
-        return
     if stays:
         for axis in axes[1:]:
             walk.same(axes[0], axis)

@@ -24,7 +24,11 @@ _NONLINEAR = (
     "aten.remainder", "aten.fmod", "aten.floor_divide", "aten.bitwise_and", "aten.bitwise_or",
     "aten.bitwise_xor", "aten.logical_and", "aten.logical_or", "aten.logical_xor", "aten.eq", "aten.ne",
     "aten.lt", "aten.le", "aten.gt", "aten.ge", "aten.atan2", "aten.hypot", "aten.xlogy", "aten.__and__",
-    "aten.__or__", "aten.logit", "aten.erfinv", "aten.__xor__", "aten.angle", "aten.polar",
+    "aten.__or__", "aten.logit", "aten.erfinv", "aten.__xor__", "aten.angle", "aten.polar", "aten.acos",
+    "aten.asin", "aten.acosh", "aten.atanh", "aten.arctan2", "aten.signbit", "aten.sinc", "aten.erfcx",
+    "aten.special_erfcx", "aten.special_expit", "aten.special_i0", "aten.digamma", "aten.lgamma",
+    "aten.logaddexp", "aten.logaddexp2", "aten.copysign", "aten.ldexp", "aten.gcd", "aten.isposinf",
+    "aten.isneginf", "aten.isclose", "aten.rad2deg", "aten.deg2rad", "aten.heaviside", "aten.nextafter",
 )  # fmt: skip
 
 
@@ -79,7 +83,7 @@ def _clamp_scale(walk: Walk, op: Op, infos: list[Info]) -> int:
     return walk.carry(*infos) if is_relu else walk.demand(*infos)
 
 
-@register_rule("aten.add", "aten.sub", "aten.rsub", "aten.__radd__")
+@register_rule("aten.add", "aten.sub", "aten.rsub", "aten.__radd__", "aten.subtract")
 def add(walk: Walk, op: Op) -> None:
     """A sum: one scale for all, and a constant breaks an odd pair as much as it breaks a scale."""
     infos = [walk.info(v) for v in op.inputs()]
@@ -133,7 +137,13 @@ def multiply(walk: Walk, op: Op) -> None:
 
 
 @register_rule(
-    "aten.maximum", "aten.minimum", "aten.max.other", "aten.min.other", "aten.where", "aten.fmax"
+    "aten.maximum",
+    "aten.minimum",
+    "aten.max.other",
+    "aten.min.other",
+    "aten.where",
+    "aten.fmax",
+    "aten.fmin",
 )
 def choose(walk: Walk, op: Op) -> None:
     """Picks one of its operands entry by entry: they must share a scale."""

@@ -22,7 +22,8 @@ def axis_numbers(given: Any, ndim: int) -> list[int]:
 
 @register_rule(
     "aten.contiguous", "aten.clone", "aten.alias", "aten.detach", "aten.to", "aten._to_copy",
-    "aten.type_as", "aten.dropout", "aten.feature_dropout", "aten.alpha_dropout", "aten.lift_fresh_copy",
+    "aten.type_as", "aten.dropout", "aten.feature_dropout", "aten.alpha_dropout",
+    "aten.feature_alpha_dropout", "aten.lift_fresh_copy",
     "aten.float", "aten.double", "aten.half", "aten.bfloat16", "aten.native_dropout", "aten.neg",
     "aten.positive", "aten.requires_grad", "aten.conj", "aten._conj", "aten.conj_physical",
     "aten.resolve_conj", "aten.resolve_neg", "aten.real", "aten.imag",
