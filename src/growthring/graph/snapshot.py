@@ -10,6 +10,7 @@ out; so is running machinery (threads, files, queues), which is not state.
 from __future__ import annotations
 
 import array
+import contextvars
 import enum
 import functools
 import random
@@ -127,6 +128,10 @@ class Snapshot:
                              functools.cached_property)):  # fmt: skip
             names = ("__self__", "__func__", "func", "args", "keywords", "fget", "fset")
             return [getattr(item, name, None) for name in names]
+        if isinstance(item, contextvars.ContextVar):
+            value = item.get(MISSING)
+            self._back.append(functools.partial(_set_context, item, value))
+            return [value]
         return self._object(item) if _is_opened(item) else ()
 
     def _tensor(self, tensor: torch.Tensor) -> Children:
@@ -292,3 +297,9 @@ def _slots(kind: type) -> Iterator[str]:
 
 def _set_state(generator: torch.Generator, state: torch.Tensor) -> None:
     generator.set_state(state)
+
+
+def _set_context(variable: contextvars.ContextVar[Any], value: Any) -> None:
+    # a variable that had no value cannot lose it again
+    if value is not MISSING and variable.get(MISSING) is not value:
+        variable.set(value)

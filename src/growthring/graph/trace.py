@@ -9,13 +9,14 @@ tensors taken apart.
 from __future__ import annotations
 
 import contextlib
+import contextvars
+import functools
 import io
 import logging
 import operator
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -102,7 +103,7 @@ class Trace:
         used = {value for op in self.ops for value in op.inputs()}
         return {name for value, name in self.parameters.items() if value in used}
 
-    @cached_property
+    @functools.cached_property
     def consumers(self) -> dict[Value, list[Op]]:
         """Which operators take each value."""
         result: dict[Value, list[Op]] = {}
@@ -272,7 +273,10 @@ def trace(
         try:
             with _running(model, training) as kept, watching:
                 is_anew = is_anew and kept.empty_caches()
-                program = torch.export.export(_Flat(model, outputs), args, kwargs, strict=False)
+                # in a context of its own: what the model's code leaves in context variables goes with it
+                export = functools.partial(torch.export.export, strict=False)
+                flat = _Flat(model, outputs)
+                program = contextvars.copy_context().run(export, flat, args, kwargs)
             break
         except InputError:
             raise
