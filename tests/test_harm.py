@@ -480,6 +480,15 @@ def test_a_large_tensor_that_is_changed_is_named(monkeypatch):
     assert net.a.weight.any() and not hasattr(net, "calls")
 
 
+def test_a_view_that_repeats_itself_is_put_back_through_its_base():
+    net = Two()
+    base = torch.zeros(1, 3)
+    net.view, net.base = base.expand(4, 3), base
+    with untouched(net):
+        base += 1
+    assert not net.view.any()
+
+
 def test_running_machinery_is_left_alone():
     class Machine:
         def __init__(self) -> None:

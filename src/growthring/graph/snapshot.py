@@ -104,8 +104,14 @@ class Snapshot:
     def _restore(self) -> None:
         self._changed_data.clear()
         with torch.inference_mode(False), torch.no_grad():
+            errors = []
             for back in self._back:
-                back()
+                try:
+                    back()
+                except Exception as error:  # the rest all the same
+                    errors.append(error)
+        if errors:
+            raise errors[0]
 
     def _visit(self, item: Any) -> Children:
         """Notes how to restore one object; returns what it refers to."""
@@ -141,7 +147,9 @@ class Snapshot:
         gradient = tensor.grad if is_leaf else None
         version = None if tensor.is_inference() else tensor._version
         copy = None
-        if self._values and tensor.device.type != "meta":
+        # an expanded tensor shares its memory with one that can be written to
+        is_expanded = tensor.layout is torch.strided and 0 in tensor.stride() and tensor.numel() > 1
+        if self._values and tensor.device.type != "meta" and not is_expanded:
             is_small = tensor.numel() * tensor.element_size() <= _LARGE
             if id(tensor) in self._own or is_small or tensor.layout is not torch.strided:
                 copy = data.clone()
