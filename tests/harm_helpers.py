@@ -3,6 +3,7 @@
 import torch
 
 TABLE: dict[int, torch.Tensor] = {}
+OTHER: dict[int, torch.Tensor] = {}
 COUNT = 0
 
 

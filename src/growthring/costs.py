@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -88,7 +89,9 @@ def footprint(model: nn.Module, inputs: ExampleInputs) -> Footprint:
         try:
             with callers_settings(), untouched(model), fixed_random():
                 model.train(is_training)
-                return _footprint(model, _repeated(inputs, size), size, is_fake)
+                # what the model's code leaves in context variables goes with the context
+                run = contextvars.copy_context().run
+                return run(_footprint, model, _repeated(inputs, size), size, is_fake)
         except Exception as caught:  # the user's own code
             error = error or caught
         finally:

@@ -57,12 +57,6 @@ class RingMap:
             history.append(widths[group])
         self._cache.clear()
 
-    def pop(self) -> None:
-        """Takes the last stage back."""
-        for history in self._history.values():
-            history.pop()
-        self._cache.clear()
-
     def axis_rings(self, name: str) -> list[torch.Tensor]:
         """For each axis of a tensor, the ring of each of its positions."""
         if name not in self._cache:

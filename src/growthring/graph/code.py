@@ -79,8 +79,11 @@ class Code:
             found += self._waiting.pop(name, ())
         self._names |= names
         found += self._named(item.__globals__, names, _makes_globals(item.__code__))
-        for value in list(found):
-            if isinstance(value, types.ModuleType) and not is_library(value.__name__):
+        opened: set[int] = set()
+        for value in found:  # which gets longer: `package.file.function`
+            is_file = isinstance(value, types.ModuleType) and id(value) not in opened
+            if is_file and not is_library(value.__name__):
+                opened.add(id(value))
                 found += self._named(vars(value), names, False)
         return found
 
@@ -160,13 +163,17 @@ def is_library(module: str | None) -> bool:
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
+    """The names that code refers to, and texts that could be names (`getattr(module, "table")`)."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from _names(constant)
+        elif isinstance(constant, str) and constant.isidentifier():
+            yield constant
 
 
 def _makes_globals(code: types.CodeType) -> bool:
     """Whether a function binds a global name, perhaps a new one."""
     inner = (c for c in code.co_consts if isinstance(c, types.CodeType))
-    return _STORE_GLOBAL in code.co_code[::2] or any(map(_makes_globals, inner))
+    is_direct = _STORE_GLOBAL in code.co_code[::2] or "globals" in code.co_names
+    return is_direct or any(map(_makes_globals, inner))

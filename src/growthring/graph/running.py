@@ -61,14 +61,16 @@ def untouched(model: nn.Module) -> Iterator[Snapshot]:
     """Everything that the model's code can reach is as it was afterwards, whatever the forward pass does to it."""
     hooks = torch.nn.modules.module
     everywhere = [value for name, value in vars(hooks).items() if name.endswith("_hooks")]
-    kept = Snapshot([model, *everywhere])
+    kept, is_done = Snapshot([model, *everywhere]), False
     try:
         try:
             yield kept
         finally:
             kept.restore()
+            is_done = True
     finally:
-        kept.restore()  # an interrupt may have come before the first
+        if not is_done:  # an interrupt came just before
+            kept.restore()
 
 
 def copied(inputs: Inputs) -> Inputs:

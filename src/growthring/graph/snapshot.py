@@ -10,6 +10,7 @@ out; so is running machinery (threads, files, queues), which is not state.
 from __future__ import annotations
 
 import array
+import contextvars
 import enum
 import functools
 import random
@@ -103,8 +104,14 @@ class Snapshot:
     def _restore(self) -> None:
         self._changed_data.clear()
         with torch.inference_mode(False), torch.no_grad():
+            errors = []
             for back in self._back:
-                back()
+                try:
+                    back()
+                except Exception as error:  # the rest all the same
+                    errors.append(error)
+        if errors:
+            raise errors[0]
 
     def _visit(self, item: Any) -> Children:
         """Notes how to restore one object; returns what it refers to."""
@@ -127,6 +134,10 @@ class Snapshot:
                              functools.cached_property)):  # fmt: skip
             names = ("__self__", "__func__", "func", "args", "keywords", "fget", "fset")
             return [getattr(item, name, None) for name in names]
+        if isinstance(item, contextvars.ContextVar):
+            value = item.get(MISSING)
+            self._back.append(functools.partial(_set_context, item, value))
+            return [value]
         return self._object(item) if _is_opened(item) else ()
 
     def _tensor(self, tensor: torch.Tensor) -> Children:
@@ -136,7 +147,9 @@ class Snapshot:
         gradient = tensor.grad if is_leaf else None
         version = None if tensor.is_inference() else tensor._version
         copy = None
-        if self._values and tensor.device.type != "meta":
+        # an expanded tensor shares its memory with one that can be written to
+        is_expanded = tensor.layout is torch.strided and 0 in tensor.stride() and tensor.numel() > 1
+        if self._values and tensor.device.type != "meta" and not is_expanded:
             is_small = tensor.numel() * tensor.element_size() <= _LARGE
             if id(tensor) in self._own or is_small or tensor.layout is not torch.strided:
                 copy = data.clone()
@@ -292,3 +305,9 @@ def _slots(kind: type) -> Iterator[str]:
 
 def _set_state(generator: torch.Generator, state: torch.Tensor) -> None:
     generator.set_state(state)
+
+
+def _set_context(variable: contextvars.ContextVar[Any], value: Any) -> None:
+    # a variable that had no value cannot lose it again
+    if value is not MISSING and variable.get(MISSING) is not value:
+        variable.set(value)

@@ -10,6 +10,7 @@ one rule each says what happens to axes. Sub-graphs (`torch.no_grad` blocks, bot
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import io
 import itertools
 import logging
@@ -303,7 +304,9 @@ def trace(
         try:
             with _running(model, training) as kept, _plain_masks(), watching:
                 is_anew = is_anew and kept.empty_caches()
-                program, left = _export(model, outputs, args, kwargs)
+                # in a context of its own: what the model's code leaves in context variables goes with it
+                export = contextvars.copy_context().run
+                program, left = export(_export, model, outputs, args, kwargs)
             break
         except InputError:
             raise
