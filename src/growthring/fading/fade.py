@@ -42,7 +42,9 @@ class Fade:
             # without gradient tracking: an inference tensor could not be saved for backward later
             with torch.inference_mode(False):
                 weights = self.weights * (len(self) / self.total if self.is_mean else 1.0)
-                cast = self._cast = weights.to(device=x.device, dtype=dtype)
+                cast = weights.to(device=x.device, dtype=dtype)
+            if type(cast) is torch.Tensor:  # none of a tracer's
+                self._cast = cast
         return cast.reshape([-1] + [1] * (x.dim() - 1 - dim))
 
     def advance(self, progress: float) -> None:

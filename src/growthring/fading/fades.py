@@ -34,7 +34,7 @@ class Fades:
             stand_in = vars(module).get("forward")
             if isinstance(stand_in, FadedForward):
                 self._stand_ins[path] = stand_in
-                for site, fades in stand_in.fades.items():
+                for site, fades in stand_in.table.fades.items():
                     self._fades |= {(path, site, i): fade for i, fade in fades.items()}
 
     def __len__(self) -> int:
@@ -47,11 +47,14 @@ class Fades:
 
         Entries that are still fading from an earlier growth go on from where they are.
         """
+        self._check()
         kept = dict(self._fades)
         grown = [(s, layout(s.axis, before, after)) for s in statistics]
+        for place, fade in kept.items():  # progress is counted anew
+            self._begin(place, Fade(fade.weights, is_mean=fade.is_mean))
         for s, lay in grown:
             if lay.grows:
-                previous = self._fades.get(s.place)
+                previous = kept.get(s.place)
                 start = torch.zeros(len(lay.source), dtype=torch.float64)
                 start[lay.old] = 1.0 if previous is None else previous.weights
                 self._begin(s.place, Fade(start, is_mean=s.is_mean))
@@ -59,6 +62,7 @@ class Fades:
 
     def advance(self, progress: float) -> None:
         """Moves every fade on."""
+        self._check()
         for fade in self._fades.values():
             fade.advance(progress)
 
@@ -100,13 +104,23 @@ class Fades:
             fades[place] = Fade(s["start"].clone(), float(s["progress"]), self._places[place])
         self._restore(fades)
 
+    def _check(self) -> None:
+        """Refuses a model in which a module that fades was put in another's place."""
+        for path, stand_in in self._stand_ins.items():
+            if self.model.get_submodule(path) is not stand_in.module:
+                raise FadeError(
+                    f"'{path}' was replaced by another {type(stand_in.module).__name__} while its statistics fade "
+                    "in, and the new one does not fade. Replace modules before a growth, or after "
+                    "Grower.finish()."
+                )
+
     def _begin(self, place: Place, fade: Fade) -> None:
         path, site, position = place
         if path not in self._stand_ins:
             known = frozenset(s for module, s, _ in self._places if module == path)
             self._stand_ins[path] = FadedForward(self.model.get_submodule(path), known)
             self._stand_ins[path].begin()
-        self._stand_ins[path].fades.setdefault(site, {})[position] = fade
+        self._stand_ins[path].table.fades.setdefault(site, {})[position] = fade
         self._fades[place] = fade
 
     def _restore(self, fades: Mapping[Place, Fade]) -> None:

@@ -66,6 +66,7 @@ def reduce(walk: Walk, op: Op) -> None:
             walk.fade_in(x.axes[d], i, len(dims))
     else:
         walk.freeze([x.axes[d] for d in dims], "combines its entries")
+        walk.pass_by()
     keep = len(op.outputs[0].shape) == len(x.axes)
     axes: list[Axis] = []
     for d, axis in enumerate(x.axes):

@@ -261,6 +261,11 @@ class Walk:
                 self.same(other.axis, axis)  # one call in the code, run again
         self.statistics.append(found)
 
+    def pass_by(self) -> None:
+        """The present operator is a reduction that was met and does not fade."""
+        if self.op.site is not None:
+            self.fade_in(Fixed(1), count=0)
+
     def where(self) -> str:
         """Names the present operator, for reasons."""
         return self.op.where()
