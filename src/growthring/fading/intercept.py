@@ -191,6 +191,6 @@ def _misfit(site: Site, kind: str, sizes: list[int], fades: Mapping[int, Fade]) 
 
 def _unfollowed(site: Site, kind: str) -> FadeError:
     return FadeError(
-        f"{_place(site, kind)} is called inside the autograd function '{site.custom}', whose backward knows "
-        "nothing of the weights of a fade. Call it outside, or freeze the width."
+        f"{_place(site, kind)} is called inside '{site.custom}', which knows nothing of the weights of a fade. "
+        "Call it outside, or freeze the width."
     )

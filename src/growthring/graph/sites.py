@@ -66,7 +66,7 @@ class Site:
         parts: function and instruction of each frame, the innermost first.
         entry: the code that the owner's call ran first; a hook's, if a hook made the call.
         checkpoints: frames of activation checkpointing on the way, each with the number of parts inside it.
-        custom: name of an autograd function of the user's own on the way; its backward is its own, too.
+        custom: an autograd function of the user's own on the way, whose backward is its own, too, or torch.compile.
     """
 
     owner: nn.Module
@@ -124,6 +124,8 @@ def call_site(frame: FrameType | None) -> Site | None:
             checkpoints.append((frame, len(parts)))
         elif filename == _OWN:
             return None
+        elif "compile_wrapper" in code.co_name:
+            custom = "torch.compile"
         elif code.co_name == "apply" and "cls" in code.co_varnames:
             function = frame.f_locals.get("cls")
             if getattr(function, "__module__", "") != "torch.utils.checkpoint":

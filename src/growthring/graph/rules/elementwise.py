@@ -42,7 +42,7 @@ def broadcast(walk: Walk, out: Value, infos: Sequence[Info]) -> tuple[list[Axis]
         offset = ndim - len(info.axes)
         for i, axis in enumerate(info.axes):
             d = offset + i
-            if walk.size(axis) == 1 and out.shape[d] != 1:
+            if (walk.size(axis) == 1 and out.shape[d] != 1) or i in info.repeated:
                 continue
             if axes[d] == Fixed(1):
                 axes[d] = axis

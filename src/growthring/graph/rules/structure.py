@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from growthring.core.axes import Axis, Fixed, Product
@@ -218,10 +219,15 @@ def expand(walk: Walk, op: Op) -> None:
                 axes[new + i] = axis
             walk.same(axes[new + i], axis)
             source[new + i] = x.source[i] if x.use else None
-    # what is repeated is equal in the halves of a pair
-    walk.even(a for a, n in zip(axes[new:], x_value.shape, strict=True) if n == 1)
-    walk.even(axes[:new])
+    repeated = [d for d in range(len(axes)) if d < new or x_value.shape[d - new] == 1]
     walk.set(out, axes, x.scale, x, source if x.use else None, x.constant)
+    users = [c for c in walk.trace.consumers.get(out, ()) if c.outputs]
+    if op.name.startswith("aten.expand_as") and all(
+        c.name.startswith(("aten.mul.", "aten.div.")) and set(c.inputs()) == {out, op.args[1]} for c in users
+    ):  # x / n.expand_as(x) is x / n
+        walk.infos[out] = replace(walk.infos[out], repeated=frozenset(repeated))
+    else:  # what is repeated is equal in the halves of a pair
+        walk.even(axes[d] for d in repeated)
 
 
 @register_rule("aten.repeat", "aten.tile")

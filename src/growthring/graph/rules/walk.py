@@ -84,6 +84,7 @@ class Info:
         stack: where an axis of a few entries will be taken apart by select or unbind: (its index,
             the other axes of each slice). Fused projections stack queries, keys and values, which
             differ in parity.
+        repeated: axes along which all entries are one, as another operand has them.
     """
 
     axes: tuple[Axis, ...]
@@ -93,6 +94,7 @@ class Info:
     constant: bool = False
     stack: tuple[int, tuple[tuple[Axis, ...], ...]] | None = None
     label: str = ""
+    repeated: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -213,8 +215,8 @@ class Walk:
         ):
             return None
         site = found[0].site
-        summed = {s.axis for s in self.statistics if (s.module, s.site) == site}
-        if {self.unifier.resolve(a) for a in summed if self.has_width(a)} != {axis}:
+        summed = [self.unifier.resolve(s.axis) for s in self.statistics if (s.module, s.site) == site]
+        if {a for a in summed if any(self.unifier.frozen(r.group) is None for r in refs(a))} != {axis}:
             return None
         sums = [o for o in self.trace.ops if o.site == site and o.name == found[0].name]
         means = {id(o) for o, _ in self._means.values()}
