@@ -12,10 +12,18 @@ class Fade:
         start: weight of each entry when the fade began (1 for old entries, 0 for new ones).
         progress: 0 … 1; the weights are start + (1 - start) · progress.
         is_mean: of a sum that the code divides by the number of entries: weights are shared out over all of them.
+        is_spread: of a mean that centres what it is taken of: each entry is shifted as much as it counts.
     """
 
-    def __init__(self, start: torch.Tensor, progress: float = 0.0, is_mean: bool = False) -> None:
-        self.start, self.progress, self.is_mean = start, progress, is_mean
+    def __init__(
+        self,
+        start: torch.Tensor,
+        progress: float = 0.0,
+        is_mean: bool = False,
+        is_spread: bool = False,
+    ) -> None:
+        self.start, self.progress = start, progress
+        self.is_mean, self.is_spread = is_mean, is_spread
         self._cast: torch.Tensor | None = None
         self._total: float | None = None
 

@@ -29,7 +29,7 @@ class Fades:
         self.model = model
         self._fades: dict[Place, Fade] = {}
         self._stand_ins: dict[str, FadedForward] = {}
-        self._places = {s.place: s.is_mean for s in statistics}
+        self._places = {s.place: (s.is_mean, s.is_spread) for s in statistics}
         for path, module in model.named_modules():
             stand_in = vars(module).get("forward")
             if isinstance(stand_in, FadedForward):
@@ -51,13 +51,13 @@ class Fades:
         kept = dict(self._fades)
         grown = [(s, layout(s.axis, before, after)) for s in statistics]
         for place, fade in kept.items():  # progress is counted anew
-            self._begin(place, Fade(fade.weights, is_mean=fade.is_mean))
+            self._begin(place, Fade(fade.weights, 0.0, fade.is_mean, fade.is_spread))
         for s, lay in grown:
             if lay.grows:
                 previous = kept.get(s.place)
                 start = torch.zeros(len(lay.source), dtype=torch.float64)
                 start[lay.old] = 1.0 if previous is None else previous.weights
-                self._begin(s.place, Fade(start, is_mean=s.is_mean))
+                self._begin(s.place, Fade(start, 0.0, s.is_mean, s.is_spread))
         return [lambda: self._restore(kept)]
 
     def advance(self, progress: float) -> None:
@@ -101,7 +101,7 @@ class Fades:
                     "statistics there: it was saved by other code, or by another version of Python or "
                     "growthring. Resume with those, or from a stage whose fades had ended."
                 )
-            fades[place] = Fade(s["start"].clone(), float(s["progress"]), self._places[place])
+            fades[place] = Fade(s["start"].clone(), float(s["progress"]), *self._places[place])
         self._restore(fades)
 
     def _check(self) -> None:

@@ -83,12 +83,13 @@ def _base(op: Op) -> str:
 def find_norms(trace: Trace) -> dict[int, Norm]:
     """The norms of a trace, by the id of each of their operators."""
     producers = {v: op for op in trace.ops for v in op.outputs}
+    order = {id(op): i for i, op in enumerate(trace.ops)}
     found: dict[int, Norm] = {}
     for op in trace.ops:
         if _base(op) not in REDUCTIONS or id(op) in found:
             continue
         for root in _candidates(op, producers):
-            norm = _grow_from(trace, root, producers)
+            norm = _grow_from(trace, root, producers, order)
             if norm is not None and any(o is op for o in norm.ops):
                 if not any(id(o) in found for o in norm.ops):
                     found |= {id(o): norm for o in norm.ops}
@@ -110,14 +111,15 @@ def _candidates(op: Op, producers: dict[Value, Op]) -> Iterator[Value]:
         frontier = following
 
 
-def _grow_from(trace: Trace, root: Value, producers: dict[Value, Op]) -> Norm | None:
+def _grow_from(
+    trace: Trace, root: Value, producers: dict[Value, Op], order: dict[int, int]
+) -> Norm | None:
     """The norm of a value, if its results lose every factor on it and nothing in between is used elsewhere."""
     degrees: dict[Value, _Degree] = {root: _Degree(1.0)}
     gains: dict[int, Value] = {}
     makers: dict[Value, Op] = {}
     ends: dict[Value, _Degree] = {}
     queue, seen = [root], set()
-    order = {id(op): i for i, op in enumerate(trace.ops)}
     while queue:
         value = queue.pop(0)
         for op in trace.consumers.get(value, ()):
@@ -257,6 +259,36 @@ def mean_of(trace: Trace) -> dict[int, tuple[Op, float]]:
 def _order(op: Op) -> float:
     order = op.args[1] if len(op.args) > 1 else op.kwargs.get("ord", op.kwargs.get("p"))
     return float(order) if _is_number(order) else 2.0
+
+
+def centring_means(trace: Trace) -> dict[Value, Op]:
+    """Means that only serve to centre a parameter, as in weight standardisation, and the operators behind them.
+
+    An entry that does not count yet in such a mean must not be shifted by it either: the halves of a pair of
+    new inputs would no longer cancel.
+    """
+    found: dict[Value, Op] = {}
+    for op in trace.ops:
+        source = op.args[0] if op.args else None
+        if _base(op) not in ("aten.mean", "aten.var_mean", "aten.std_mean"):
+            continue
+        mean = op.outputs[-1]
+        again = source in found  # a mean over one more axis of such a mean
+        if again or (source in trace.parameters and _only_centres(trace, mean, source)):
+            found[mean] = op
+    return found
+
+
+def _only_centres(trace: Trace, mean: Value, source: Value) -> bool:
+    users = [c for c in trace.consumers.get(mean, ()) if c.outputs]
+    if not users or mean in trace.outputs or len(mean.shape) != len(source.shape):
+        return False
+    for op in users:
+        if _base(op) == "aten.mean" and _only_centres(trace, op.outputs[0], source):
+            continue
+        if _base(op) != "aten.sub" or op.args[:2] != (source, mean) or op.kwargs:
+            return False
+    return True
 
 
 def affine_parameters(trace: Trace, norms: Iterable[Norm]) -> dict[str, str]:

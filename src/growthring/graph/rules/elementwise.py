@@ -87,7 +87,7 @@ def add(walk: Walk, op: Op) -> None:
     axes, spans = broadcast(walk, out, infos)
     numbers = [a for a in op.args[:2] if isinstance(a, (int, float)) and a != 0]
     for d, axis in enumerate(axes):
-        if numbers or not all(span[d] for span in spans):
+        if numbers or not (all(span[d] for span in spans) or walk.centres(op)):
             walk.even([axis])
     scale = walk.demand(*infos) if numbers else walk.carry(*infos)
     walk.set(out, axes, scale, constant=all(i.constant for i in infos))

@@ -223,7 +223,8 @@ def expand(walk: Walk, op: Op) -> None:
     walk.set(out, axes, x.scale, x, source if x.use else None, x.constant)
     users = [c for c in walk.trace.consumers.get(out, ()) if c.outputs]
     if op.name.startswith("aten.expand_as") and all(
-        c.name.startswith(("aten.mul.", "aten.div.")) and set(c.inputs()) == {out, op.args[1]} for c in users
+        c.name.startswith(("aten.mul.", "aten.div.")) and set(c.inputs()) == {out, op.args[1]}
+        for c in users
     ):  # x / n.expand_as(x) is x / n
         walk.infos[out] = replace(walk.infos[out], repeated=frozenset(repeated))
     else:  # what is repeated is equal in the halves of a pair
