@@ -8,13 +8,31 @@ from typing import Any
 import torch
 from torch import nn
 
-from growthring.core.axes import layout
+from growthring.core.axes import Axis, Fixed, Product, layout
 from growthring.errors import FadeError
 from growthring.fading.fade import Fade
 from growthring.fading.intercept import FadedForward
 from growthring.graph.rules.walk import Statistics
 
 Place = tuple[str, str, int]  # module, site in its code, position among the axes reduced there
+
+
+def _units(axis: Axis) -> tuple[int, Axis, int]:
+    """An axis as (repetitions of the whole, units, repetitions of each)."""
+    outer = inner = 1
+    if isinstance(axis, Product):
+        first, *_, last = parts = axis.parts
+        if isinstance(first, Fixed):
+            outer, parts = first.size, parts[1:]
+        if isinstance(last, Fixed) and len(parts) > 1:
+            inner, parts = last.size, parts[:-1]
+        axis = parts[0] if len(parts) == 1 else Product(parts)
+    return outer, axis, inner
+
+
+def _fade(s: Statistics, start: torch.Tensor) -> Fade:
+    outer, _, inner = _units(s.axis)
+    return Fade(start, 0.0, outer, inner, s.is_mean, s.is_spread)
 
 
 class Fades:
@@ -29,7 +47,7 @@ class Fades:
         self.model = model
         self._fades: dict[Place, Fade] = {}
         self._stand_ins: dict[str, FadedForward] = {}
-        self._places = {s.place: (s.is_mean, s.is_spread) for s in statistics}
+        self._places = {s.place: s for s in statistics}
         for path, module in model.named_modules():
             stand_in = vars(module).get("forward")
             if isinstance(stand_in, FadedForward):
@@ -49,15 +67,15 @@ class Fades:
         """
         self._check()
         kept = dict(self._fades)
-        grown = [(s, layout(s.axis, before, after)) for s in statistics]
+        grown = [(s, layout(_units(s.axis)[1], before, after)) for s in statistics]
         for place, fade in kept.items():  # progress is counted anew
-            self._begin(place, Fade(fade.weights, 0.0, fade.is_mean, fade.is_spread))
+            self._begin(place, fade.renewed())
         for s, lay in grown:
             if lay.grows:
                 previous = kept.get(s.place)
                 start = torch.zeros(len(lay.source), dtype=torch.float64)
                 start[lay.old] = 1.0 if previous is None else previous.weights
-                self._begin(s.place, Fade(start, 0.0, s.is_mean, s.is_spread))
+                self._begin(s.place, _fade(s, start))
         return [lambda: self._restore(kept)]
 
     def advance(self, progress: float) -> None:
@@ -101,7 +119,8 @@ class Fades:
                     "statistics there: it was saved by other code, or by another version of Python or "
                     "growthring. Resume with those, or from a stage whose fades had ended."
                 )
-            fades[place] = Fade(s["start"].clone(), float(s["progress"]), *self._places[place])
+            fades[place] = _fade(self._places[place], s["start"].clone())
+            fades[place].advance(float(s["progress"]))
         self._restore(fades)
 
     def _check(self) -> None:

@@ -83,7 +83,7 @@ class Intercept(TorchFunctionMode):
             if table.sizes().isdisjoint(sizes):
                 return func(*args, **kwargs)
             raise _unseen(site, kind, sizes)
-        if any(p >= len(sizes) or sizes[p] != len(fade) for p, fade in fades.items()):
+        if any(p >= len(sizes) or not fade.fits(sizes[p]) for p, fade in fades.items()):
             raise _misfit(site, kind, sizes, fades)
         if site.custom:
             raise _unfollowed(site, kind)

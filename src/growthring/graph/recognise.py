@@ -8,6 +8,7 @@ norm: weights in front of it may be rescaled. No name, attribute or layout of th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +32,8 @@ _SHAPES = (
     "aten.expand", "aten.expand_as", "aten.unsqueeze", "aten.squeeze", "aten.view", "aten.reshape",
     "aten.permute", "aten.transpose", "aten.flatten", "aten.unflatten", "aten.broadcast_to",
 )  # fmt: skip
+_NORMS = ("aten.norm", "aten.linalg_vector_norm", "aten.linalg_norm")
+_ALL_BY_DEFAULT = tuple(f"aten.{n}" for n in ("mean", "sum", "nansum", "max", "min", "any", "all"))
 _LARGEST_EPS = 1e-2
 _MOST_STEPS = 6
 
@@ -221,6 +224,54 @@ def _reduced(x: _Degree) -> _Degree:
 
 def _is_number(item: Any) -> bool:
     return isinstance(item, (int, float)) and not isinstance(item, bool)
+
+
+def reduced_dims(op: Op) -> list[int]:
+    """The axes that a reduction combines, in the order given."""
+    base, ndim = _base(op), len(op.args[0].shape)
+    position = 2 if base in _NORMS else 1
+    given = op.args[position] if len(op.args) > position else op.kwargs.get("dim")
+    if isinstance(given, bool) or (op.name.endswith(".default") and base in _ALL_BY_DEFAULT):
+        given = None  # var(x, unbiased)
+    if given is None or given == []:
+        return list(range(ndim))
+    return [d % ndim for d in ([given] if isinstance(given, int) else given)] if ndim else []
+
+
+def can_fade(op: Op) -> bool:
+    """Whether new entries can have a weight in a reduction.
+
+    Counts and truth values have none; norms of order 0, infinity or of a matrix are no sums.
+    """
+    base = _base(op)
+    if base not in REDUCTIONS or not op.args[0].dtype.is_floating_point:
+        return False
+    if base not in _NORMS:
+        return True
+    order = op.args[1] if len(op.args) > 1 else op.kwargs.get("ord", op.kwargs.get("p"))
+    if not _is_number(order):
+        return order is None
+    dims = op.args[2] if len(op.args) > 2 else op.kwargs.get("dim")
+    is_vector = base != "aten.linalg_norm" or isinstance(dims, int) or len(dims or ()) == 1
+    return is_vector and 0 < order < math.inf
+
+
+def unseen_dims(trace: Trace, value: Value) -> set[int]:
+    """Axes along which a value is only used by reductions that fade: new entries may hold anything there."""
+    dims = set(range(len(value.shape)))
+    users = [c for c in trace.consumers.get(value, ()) if c.outputs]
+    if not users or value in trace.outputs:
+        return set()
+    for op in users:
+        if can_fade(op) and op.site is not None:
+            dims &= set(reduced_dims(op))
+        elif _base(op) in (*_CASTS, *_POWERS, "aten.pow", "aten.mul") and set(op.inputs()) == {
+            value
+        }:
+            dims &= unseen_dims(trace, op.outputs[0])
+        else:
+            return set()
+    return dims
 
 
 def mean_of(trace: Trace) -> dict[int, tuple[Op, float]]:

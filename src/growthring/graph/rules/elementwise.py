@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from growthring.core.axes import Axis, Fixed
+from growthring.graph.recognise import unseen_dims
 from growthring.graph.rules.walk import Info, Walk, register_rule
 from growthring.graph.trace import Op, Value
 
@@ -56,7 +57,7 @@ def broadcast(walk: Walk, out: Value, infos: Sequence[Info]) -> tuple[list[Axis]
 def homogeneous(walk: Walk, op: Op) -> None:
     """f(s·x) = s·f(x) for s > 0: the scale passes; parity must be even."""
     x = walk.info(next(op.inputs()))
-    walk.even(x.axes)
+    walk.even(walk.seen(op.outputs[0], x.axes))
     walk.set(op.outputs[0], x.axes, walk.carry(x), constant=x.constant)
 
 
@@ -66,7 +67,7 @@ def nonlinear(walk: Walk, op: Op) -> None:
     infos = [walk.info(v) for v in op.inputs()]
     for out in op.outputs:
         axes, _ = broadcast(walk, out, infos)
-        walk.even(axes)
+        walk.even(walk.seen(out, axes))
         scale = _clamp_scale(walk, op, infos)
         walk.set(out, axes, scale, constant=all(i.constant for i in infos))
 
@@ -112,10 +113,10 @@ def multiply(walk: Walk, op: Op) -> None:
         walk.set(out, axes, walk.demand(*infos), constant=constant)
         return
     a, b = infos[0], infos[-1]
-    divides = "div" in op.name
+    divides, unseen = "div" in op.name, unseen_dims(walk.trace, out)
     for d, axis in enumerate(axes):
         if (spans[0][d] and spans[-1][d]) or (divides and spans[-1][d]):
-            walk.even([axis])
+            walk.even([axis] if d not in unseen else [])
     if divides:
         walk.scales.add("demand", (b.scale,), None, where=walk.where())
         scale = walk.carry(a)

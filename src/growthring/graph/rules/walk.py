@@ -15,6 +15,7 @@ from growthring.graph.recognise import (
     centring_means,
     find_norms,
     mean_of,
+    unseen_dims,
 )
 from growthring.graph.scales import Scales
 from growthring.graph.trace import Op, Trace, Value
@@ -281,6 +282,11 @@ class Walk:
         """Whether an operator subtracts from a parameter its own mean (see `Statistics.is_spread`)."""
         mean = self._centring.get(op.args[1]) if isinstance(op.args[1], Value) else None
         return mean is not None and mean.site is not None
+
+    def seen(self, value: Value, axes: Sequence[Axis]) -> list[Axis]:
+        """Those of a value's axes along which new entries are used by something that does not fade."""
+        unseen = unseen_dims(self.trace, value)
+        return [axis for d, axis in enumerate(axes) if d not in unseen]
 
     def pass_by(self) -> None:
         """The present operator is a reduction that was met and does not fade."""
