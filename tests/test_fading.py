@@ -42,15 +42,15 @@ def test_weights_of_zero_leave_entries_out_of_the_statistics(is_centred):
 
 def test_a_fade_moves_from_its_start_to_one():
     fade = Fade(shares([1.0, 1.0, 0.0, 0.5]))
-    assert fade.weights.tolist() == [1, 1, 0, 0.5] and fade.total == 2.5
+    assert fade.weights.tolist() == [1, 1, 0, 0.5] and fade.share == 0.625
     fade.advance(0.5)
-    assert fade.weights.tolist() == [1, 1, 0.5, 0.75] and fade.total == 3.25
+    assert fade.weights.tolist() == [1, 1, 0.5, 0.75] and fade.share == 0.8125
     fade.advance(1.0)
     assert fade.weights.tolist() == [1, 1, 1, 1] and len(fade) == 4
-    assert fade.along(X.float(), 1).tolist() == [1] * 4
-    assert fade.along(X.float(), 1).dtype is torch.float32
-    assert fade.along(X.half(), 1).dtype is torch.float32
-    assert fade.along(X.T, 0).shape == (4, 1)
+    assert fade.along(X.float(), 1, 4).tolist() == [1] * 4
+    assert fade.along(X.float(), 1, 4).dtype is torch.float32
+    assert fade.along(X.half(), 1, 4).dtype is torch.float32
+    assert fade.along(X.T, 0, 4).shape == (4, 1)
 
 
 NORMS = {

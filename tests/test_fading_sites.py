@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import inspect
 import io
 import json
 import operator
@@ -298,6 +299,95 @@ def test_a_forward_set_during_a_fade_survives_it():
     assert vars(model[1])["forward"] is wrapper
     torch.testing.assert_close(model(x), model[2](2 * nn.LayerNorm.forward(model[1], model[0](x))))
     assert not model[1]._forward_hooks
+
+
+def test_a_wrapper_set_during_a_fade_around_code_of_ones_own():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, D), Louder(D), nn.Linear(D, 3))
+    before, model, grower = grown(model, randn(6, 4), stages=3)
+    own_wrapper(model[1])
+    own_wrapper(before[1])
+    x = randn(3, 4)
+    assert distance(before(x).detach(), model(x).detach()) < 1e-12
+    now = copy.deepcopy(model(x).detach())
+    grower.grow()
+    assert distance(now, model(x).detach()) < 1e-12
+
+
+def test_a_module_replaced_during_a_fade_is_loud():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, D), nn.LayerNorm(D), nn.Linear(D, 3))
+    _, model, grower = grown(model, randn(6, 4), stages=3)
+    model[1] = nn.LayerNorm(model[1].normalized_shape).double()
+    with pytest.raises(gr.GrowthError, match="was replaced by another LayerNorm"):
+        grower.advance(0.5)
+    with pytest.raises(gr.GrowthError, match="was replaced by another LayerNorm"):
+        grower.grow()
+
+
+def test_the_signature_of_a_forward_stays():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, D), Louder(D), nn.Linear(D, 3))
+    _, model, _ = grown(model, randn(6, 4))
+    assert list(inspect.signature(model[1].forward).parameters) == ["input"]
+
+
+def test_a_norm_called_through_its_forward_and_under_two_names():
+    def forward(self, x):
+        h = self.n(self.a(x))
+        return self.o(self.m(h.relu()) + self.n.forward(h))
+
+    torch.manual_seed(0)
+    model = Net(forward, a=nn.Linear(4, D), n=nn.LayerNorm(D), o=nn.Linear(D, 3))
+    model.m = model.n
+    before, model, _ = grown(model, randn(6, 4))
+    assert distance(before(randn(3, 4)).detach(), model(randn(3, 4)).detach()) < 1e-12
+
+
+def test_a_growth_in_mid_fade_of_another_width():
+    def forward(self, x):
+        h = F.layer_norm(self.a(x), self.a.weight.shape[:1])
+        return self.o(F.layer_norm(self.b(h), self.b.weight.shape[:1]))
+
+    torch.manual_seed(0)
+    model = Net(forward, a=nn.Linear(4, D), b=nn.Linear(D, 8), o=nn.Linear(8, 3))
+    x = randn(6, 4)
+    plan = make_plan(model, x, stages=3, widths={"a": [4, 12, 12], "b": [4, 4, 8]})
+    seed = plan.build_seed()
+    perturb(seed)
+    grower = gr.Grower(seed, plan, noise=0.0, variance_transfer="off")
+    grower.grow()
+    grower.advance(0.6)
+    perturb(seed)
+    before = seed(x).detach()
+    grower.grow()
+    assert distance(before, seed(x).detach()) < 1e-12
+    grower.advance(1e-9)
+    assert distance(before, seed(x).detach()) < 1e-6, "what had come in stays in"
+
+
+def test_statistics_that_are_frozen_are_known_all_the_same():
+    def forward(self, x):
+        h = F.layer_norm(self.a(x), self.a.weight.shape[:1])
+        y = torch.linalg.vector_norm(x @ x.new_ones(4, D), float("inf"), -1, keepdim=True)
+        return self.o(h) + y
+
+    torch.manual_seed(0)
+    model = Net(forward, a=nn.Linear(4, D), o=nn.Linear(D, 3))
+    before, model, _ = grown(model, randn(6, 4))
+    assert distance(before(randn(3, 4)).detach(), model(randn(3, 4)).detach()) < 1e-12
+
+
+def test_progress_between_forward_and_backward_does_not_reach_a_recomputation():
+    x = randn(6, 4)
+    _, model, grower = grown(Checkpointed(False), x, progress=0.3)
+    wanted = gradients(model, x)
+    model.zero_grad()
+    loss = model(x).square().sum()
+    grower.advance(1.0)
+    loss.backward()
+    for name, p in model.named_parameters():
+        assert distance(wanted[name], p.grad) < 1e-12
 
 
 class Louder(nn.LayerNorm):

@@ -238,7 +238,137 @@ MODELS = {name: (lambda kind=kind: stream(kind())) for name, kind in ONE_TENSOR.
     "sum_over_size": lambda: stream(SumOverSize()),
     "other_reductions": other_reductions,
 }
+
+
+class Standardised(nn.Conv2d):
+    """Weight standardisation, the short way."""
+
+    def forward(self, x):
+        w = self.weight
+        m, s = w.mean((1, 2, 3), keepdim=True), w.std((1, 2, 3), keepdim=True)
+        return F.conv2d(x, (w - m) / (s + 1e-5), self.bias)
+
+
+class StandardisedByAxis(nn.Conv2d):
+    """As its authors published it."""
+
+    def forward(self, x):
+        w = self.weight
+        m = w.mean(dim=1, keepdim=True).mean(dim=2, keepdim=True).mean(dim=3, keepdim=True)
+        w = w - m
+        s = w.view(w.size(0), -1).std(dim=1).view(-1, 1, 1, 1) + 1e-5
+        return F.conv2d(x, w / s.expand_as(w), self.bias)
+
+
+class StandardisedByMoments(nn.Conv2d):
+    """As in BiT."""
+
+    def forward(self, x):
+        w = self.weight
+        v, m = torch.var_mean(w, dim=[1, 2, 3], keepdim=True, unbiased=False)
+        return F.conv2d(x, (w - m) / torch.sqrt(v + 1e-10), self.bias)
+
+
+class Demodulated(nn.Conv2d):
+    def forward(self, x):
+        w = self.weight
+        return F.conv2d(x, w * torch.rsqrt(w.square().sum((1, 2, 3), keepdim=True) + 1e-8))
+
+
+def images(kind):
+    torch.manual_seed(0)
+    return nn.Sequential(kind(3, D, 3), nn.ReLU(), kind(D, 6, 3), nn.ReLU(), nn.Conv2d(6, 3, 1))
+
+
+def on_channels(function, **parts):
+    torch.manual_seed(0)
+    a, o = nn.Conv2d(3, D, 1), nn.Conv2d(D, 3, 1)
+    return Net(lambda self, x: self.o(function(self, self.a(x))), a=a, o=o, **parts)
+
+
+def response_norm(self, h):
+    """ConvNeXt V2's."""
+    g = h.norm(2, dim=(2, 3), keepdim=True)
+    return self.g * (h * (g / (g.mean(1, keepdim=True) + 1e-6))) + h
+
+
+def viewed(self, h):
+    v = h.view(h.shape[0], 1, -1)
+    v = (v - v.mean(-1, keepdim=True)) / (v.var(-1, keepdim=True) + 1e-5).sqrt()
+    return v.view(h.shape)
+
+
+class RowsOfLengthOne(nn.Linear):
+    def forward(self, x):
+        return F.linear(x, F.normalize(self.weight, dim=1), self.bias)
+
+
+def rows_of_length_one():
+    torch.manual_seed(0)
+    return nn.Sequential(RowsOfLengthOne(4, D), nn.ReLU(), RowsOfLengthOne(D, 6), nn.Linear(6, 3))
+
+
+def angles():
+    torch.manual_seed(0)
+    return Net(
+        lambda self, x: F.linear(F.normalize(self.a(x), dim=-1), F.normalize(self.w, dim=-1)),
+        a=nn.Linear(4, D),
+        w=parameter(3, D),
+    )
+
+
+def attention_of_angles():
+    def forward(self, x):
+        q, k = F.normalize(self.q(x), dim=-1), F.normalize(self.k(x), dim=-1)
+        return self.o((5 * q @ k.transpose(-1, -2)).softmax(-1) @ self.v(x))
+
+    torch.manual_seed(0)
+    parts = {"q": nn.Linear(4, D), "k": nn.Linear(4, D), "v": nn.Linear(4, 6), "o": nn.Linear(6, 3)}
+    return Net(forward, **parts)
+
+
+def penalties():
+    """Sums that the code divides by a number of entries."""
+
+    def forward(self, x):
+        h, g = self.a(x).relu(), self.b(x)
+        mse = ((h - g) ** 2).sum(-1, keepdim=True) / h.shape[-1]
+        whole = h.square().sum() / h.numel()
+        root = (h.norm(dim=-1, keepdim=True) * h.shape[-1] ** -0.5).tanh()
+        return torch.cat([mse, root, whole.expand_as(mse), h.sum(-1, keepdim=True)], -1)
+
+    torch.manual_seed(0)
+    return Net(forward, a=nn.Linear(4, D), b=nn.Linear(4, D))
+
+
+MODELS |= {
+    "rows_of_length_one": rows_of_length_one,
+    "angles": angles,
+    "attention_of_angles": attention_of_angles,
+    "penalties": penalties,
+}
+IMAGES = {
+    "standardised": lambda: images(Standardised),
+    "standardised_by_axis": lambda: images(StandardisedByAxis),
+    "standardised_by_moments": lambda: images(StandardisedByMoments),
+    "demodulated": lambda: images(Demodulated),
+    "response_norm": lambda: on_channels(response_norm, g=parameter(1, D, 1, 1)),
+    "viewed_as_one_group": lambda: on_channels(viewed),
+    "pixel_norm": lambda: on_channels(
+        lambda self, h: h * torch.rsqrt(torch.mean(h.square(), dim=1, keepdim=True) + 1e-8)
+    ),
+    "layer_norm_2d": lambda: on_channels(
+        lambda self, h: self.n(h.permute(0, 2, 3, 1)).permute(0, 3, 1, 2), n=nn.LayerNorm(D)
+    ),
+    "group_norm": lambda: on_channels(lambda self, h: self.n(h), n=nn.GroupNorm(1, D)),
+    "gate_of_means": lambda: on_channels(
+        lambda self, h: (
+            h * torch.sigmoid(h.mean(1, keepdim=True)) / (1 + h.std((1, 2, 3), keepdim=True))
+        )
+    ),
+}
 X = randn(2, 5, 4)
+PICTURES, OTHER_PICTURES = randn(2, 3, 6, 6), [randn(3, 3, 8, 7, seed=8), randn(1, 3, 6, 6, seed=9)]
 OTHERS = [randn(3, 9, 4, seed=8), randn(1, 2, 4, seed=9)]
 
 
@@ -248,17 +378,24 @@ def outputs(model, x, training):
         return twin(x)
 
 
+def made(name):
+    """A model, its example and other inputs."""
+    if name in IMAGES:
+        return IMAGES[name](), PICTURES, OTHER_PICTURES
+    return MODELS[name](), X, OTHERS
+
+
 @pytest.mark.parametrize("mode", ["off", "preserving"])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [*MODELS, *IMAGES])
 def test_growth_is_exact_on_other_inputs(name, mode):
-    model = MODELS[name]()
-    plan = make_plan(model, X, stages=3)
+    model, example, others = made(name)
+    plan = make_plan(model, example, stages=3)
     assert D in widths(plan).values(), plan
     seed = plan.build_seed()
     perturb(seed)
     grower = gr.Grower(seed, plan, noise=0.0, variance_transfer=mode)
     for progress in (0.3, 1.0):
-        cases = [(x, t, outputs(seed, x, t)) for x in (X, *OTHERS) for t in (False, True)]
+        cases = [(x, t, outputs(seed, x, t)) for x in (example, *others) for t in (False, True)]
         grower.grow()
         limit = 1e-12 if mode == "off" else 1e-3  # ε of norms
         for x, training, before in cases:
@@ -267,13 +404,14 @@ def test_growth_is_exact_on_other_inputs(name, mode):
         perturb(seed, seed=3)
     twin = copy.deepcopy(model)
     twin.load_state_dict(seed.state_dict())
-    for x in OTHERS:
+    for x in others:
         assert torch.equal(twin(x), seed(x))
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [*MODELS, *IMAGES])
 def test_the_contract(name):
-    check_contract(make_plan(MODELS[name](), X, stages=3))
+    model, example, _ = made(name)
+    check_contract(make_plan(model, example, stages=3))
 
 
 @pytest.mark.parametrize("name", [*ONE_TENSOR, "with_mode", "inline", "with_residual", "gated"])

@@ -6,9 +6,13 @@ known to fade are computed with weights.
 
 from __future__ import annotations
 
+import copy
+import functools
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import MethodType
 from typing import Any
 
 import torch
@@ -21,13 +25,39 @@ from growthring.errors import FadeError
 from growthring.fading.fade import Fade
 from growthring.fading.recompute import follow_checkpoints
 from growthring.fading.weighted import faded_module, parse, weighted
-from growthring.graph.sites import REDUCTIONS, Site, call_site
+from growthring.graph.sites import REDUCTIONS, Site, call_site, entered
 
 _PLAIN = (nn.LayerNorm, nn.RMSNorm)
 
 
+@dataclass(frozen=True)
+class Table:
+    """What fades in the code of one module.
+
+    Attributes:
+        fades: site -> position among the reduced axes -> fade.
+        known: sites in the module's code that were traced.
+    """
+
+    fades: dict[str, dict[int, Fade]]
+    known: frozenset[str]
+
+    def sizes(self) -> set[int]:
+        """Sizes of the axes that fade in."""
+        return {len(fade) for fades in self.fades.values() for fade in fades.values()}
+
+    def snapshot(self) -> Table:
+        """The same with the weights as they are now."""
+        kept = {s: {i: copy.copy(f) for i, f in fades.items()} for s, fades in self.fades.items()}
+        return Table(kept, self.known)
+
+
 class Intercept(TorchFunctionMode):
     """Computes the reductions that fade with weights; looks at no other function."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables: dict[int, Table] = {}  # of the modules that are running, by id
 
     def __torch_function__(
         self,
@@ -41,31 +71,46 @@ class Intercept(TorchFunctionMode):
         if kind is None:
             return func(*args, **kwargs)
         site = call_site(sys._getframe(1))
-        stand_in = None if site is None else vars(site.owner).get("forward")
-        if site is None or not isinstance(stand_in, FadedForward) or not stand_in.fades:
+        table = None if site is None else self.tables.get(id(site.owner))
+        if site is None or table is None or not table.fades:
             return func(*args, **kwargs)
-        fades = stand_in.fades.get(site.name)
-        if fades is None and site.name in stand_in.known:
+        fades = table.fades.get(site.name)
+        if fades is None and site.name in table.known:
             return func(*args, **kwargs)
         call = parse(func, kind, args, kwargs)
         sizes = [call.shape[d] for d in call.dims]
         if fades is None:
-            if stand_in.sizes().isdisjoint(sizes):
+            if table.sizes().isdisjoint(sizes):
                 return func(*args, **kwargs)
             raise _unseen(site, kind, sizes)
-        if any(p >= len(sizes) or sizes[p] != len(fade) for p, fade in fades.items()):
+        if any(p >= len(sizes) or not fade.fits(sizes[p]) for p, fade in fades.items()):
             raise _misfit(site, kind, sizes, fades)
         if site.custom:
             raise _unfollowed(site, kind)
-        follow_checkpoints(site, intercepting)
+        if site.checkpoints:
+            follow_checkpoints(site, functools.partial(intercepting, site.owner, table.snapshot()))
         return weighted(call, fades)
 
 
-def intercepting() -> AbstractContextManager[Any]:
-    """The mode, where it is not on already."""
-    if any(isinstance(mode, Intercept) for mode in _get_current_function_mode_stack()):
-        return nullcontext()
-    return Intercept()
+@contextmanager
+def intercepting(module: nn.Module, table: Table) -> Iterator[None]:
+    """Inside, what the module's code computes fades as the table says."""
+    stack = _get_current_function_mode_stack()
+    mode = next((m for m in stack if isinstance(m, Intercept)), None)
+    if mode is None:
+        with Intercept() as mode:
+            mode.tables[id(module)] = table
+            yield
+        return
+    outer = mode.tables.get(id(module))
+    mode.tables[id(module)] = table
+    try:
+        yield
+    finally:
+        if outer is None:
+            del mode.tables[id(module)]
+        else:
+            mode.tables[id(module)] = outer
 
 
 class FadedForward:
@@ -74,26 +119,25 @@ class FadedForward:
     Attributes:
         module: the module.
         own: the forward that the user had put on the instance, if any.
-        fades: site -> position among the reduced axes -> fade.
-        known: sites in the module's code that were traced.
+        table: what fades.
         hook: keeps torch's fused encoder layer from reading the norm's parameters itself.
     """
 
     def __init__(self, module: nn.Module, known: frozenset[str]) -> None:
-        self.module, self.known = module, known
+        self.module, self.table = module, Table({}, known)
         self.own: Callable[..., Any] | None = vars(module).get("forward")
-        self.fades: dict[str, dict[int, Fade]] = {}
         self.hook: RemovableHandle = module.register_forward_hook(_nothing)
 
-    def sizes(self) -> set[int]:
-        """Sizes of the axes that fade in."""
-        return {len(fade) for fades in self.fades.values() for fade in fades.values()}
+    @property
+    def __wrapped__(self) -> Callable[..., Any]:
+        """The forward that it stands in for; `inspect.signature` asks for it."""
+        return self.own or MethodType(type(self.module).forward, self.module)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The module's forward with faded statistics."""
-        is_plain = type(self.module) in _PLAIN and self.own is None and len(self.fades) == 1
+        is_plain = type(self.module) in _PLAIN and self.own is None and len(self.table.fades) == 1
         if is_plain and len(args) == 1 and not kwargs and isinstance(args[0], torch.Tensor):
-            (fades,) = self.fades.values()
+            (fades,) = self.table.fades.values()
             return faded_module(self.module, args[0], fades)
         if torch.compiler.is_compiling():
             return _run_eagerly(self, args, kwargs)
@@ -105,7 +149,7 @@ class FadedForward:
 
     def end(self) -> None:
         """Gives the module its own forward back; whoever still holds this one gets that, too."""
-        self.fades.clear()
+        self.table.fades.clear()
         self.hook.remove()
         if vars(self.module).get("forward") is self:
             del self.module.forward
@@ -114,10 +158,8 @@ class FadedForward:
 
 
 def _run(stand_in: FadedForward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    with intercepting():
-        if stand_in.own is not None:
-            return stand_in.own(*args, **kwargs)
-        return type(stand_in.module).forward(stand_in.module, *args, **kwargs)
+    with intercepting(stand_in.module, stand_in.table):
+        return entered(stand_in.module, stand_in.__wrapped__, *args, **kwargs)
 
 
 _run_eagerly = _disable_dynamo(_run)  # instructions of compiled code are others
@@ -149,6 +191,6 @@ def _misfit(site: Site, kind: str, sizes: list[int], fades: Mapping[int, Fade]) 
 
 def _unfollowed(site: Site, kind: str) -> FadeError:
     return FadeError(
-        f"{_place(site, kind)} is called inside the autograd function '{site.custom}', whose backward knows "
-        "nothing of the weights of a fade. Call it outside, or freeze the width."
+        f"{_place(site, kind)} is called inside '{site.custom}', which knows nothing of the weights of a fade. "
+        "Call it outside, or freeze the width."
     )

@@ -103,12 +103,15 @@ def weighted(call: Call, fades: Mapping[int, Fade]) -> Any:
     total = 1.0
     for position, d in enumerate(call.dims):
         fade = fades.get(position)
-        total *= call.shape[d] if fade is None else fade.total
+        total *= call.shape[d] * (1.0 if fade is None else fade.share)
         if fade is not None:
-            mine = fade.along(x, d - len(call.shape) + x.dim())
+            mine = fade.along(x, d - len(call.shape) + x.dim(), call.shape[d])
             weights = mine if weights is None else weights * mine
     assert weights is not None
     result = _WEIGHTED[call.kind](call, weights, total)
+    if any(fade.is_spread for fade in fades.values()):
+        pair = isinstance(result, tuple)
+        result = (result[0], result[1] * weights) if pair else result * weights
     if torch.is_autocast_enabled(x.device.type):  # which type autocast gives is its own affair
         plain = call.run()
         return _cast(result, plain if isinstance(plain, tuple) else (plain,))

@@ -8,6 +8,7 @@ norm: weights in front of it may be rescaled. No name, attribute or layout of th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +32,8 @@ _SHAPES = (
     "aten.expand", "aten.expand_as", "aten.unsqueeze", "aten.squeeze", "aten.view", "aten.reshape",
     "aten.permute", "aten.transpose", "aten.flatten", "aten.unflatten", "aten.broadcast_to",
 )  # fmt: skip
+_NORMS = ("aten.norm", "aten.linalg_vector_norm", "aten.linalg_norm")
+_ALL_BY_DEFAULT = tuple(f"aten.{n}" for n in ("mean", "sum", "nansum", "max", "min", "any", "all"))
 _LARGEST_EPS = 1e-2
 _MOST_STEPS = 6
 
@@ -83,12 +86,13 @@ def _base(op: Op) -> str:
 def find_norms(trace: Trace) -> dict[int, Norm]:
     """The norms of a trace, by the id of each of their operators."""
     producers = {v: op for op in trace.ops for v in op.outputs}
+    order = {id(op): i for i, op in enumerate(trace.ops)}
     found: dict[int, Norm] = {}
     for op in trace.ops:
         if _base(op) not in REDUCTIONS or id(op) in found:
             continue
         for root in _candidates(op, producers):
-            norm = _grow_from(trace, root, producers)
+            norm = _grow_from(trace, root, producers, order)
             if norm is not None and any(o is op for o in norm.ops):
                 if not any(id(o) in found for o in norm.ops):
                     found |= {id(o): norm for o in norm.ops}
@@ -110,14 +114,15 @@ def _candidates(op: Op, producers: dict[Value, Op]) -> Iterator[Value]:
         frontier = following
 
 
-def _grow_from(trace: Trace, root: Value, producers: dict[Value, Op]) -> Norm | None:
+def _grow_from(
+    trace: Trace, root: Value, producers: dict[Value, Op], order: dict[int, int]
+) -> Norm | None:
     """The norm of a value, if its results lose every factor on it and nothing in between is used elsewhere."""
     degrees: dict[Value, _Degree] = {root: _Degree(1.0)}
     gains: dict[int, Value] = {}
     makers: dict[Value, Op] = {}
     ends: dict[Value, _Degree] = {}
     queue, seen = [root], set()
-    order = {id(op): i for i, op in enumerate(trace.ops)}
     while queue:
         value = queue.pop(0)
         for op in trace.consumers.get(value, ()):
@@ -221,6 +226,54 @@ def _is_number(item: Any) -> bool:
     return isinstance(item, (int, float)) and not isinstance(item, bool)
 
 
+def reduced_dims(op: Op) -> list[int]:
+    """The axes that a reduction combines, in the order given."""
+    base, ndim = _base(op), len(op.args[0].shape)
+    position = 2 if base in _NORMS else 1
+    given = op.args[position] if len(op.args) > position else op.kwargs.get("dim")
+    if isinstance(given, bool) or (op.name.endswith(".default") and base in _ALL_BY_DEFAULT):
+        given = None  # var(x, unbiased)
+    if given is None or given == []:
+        return list(range(ndim))
+    return [d % ndim for d in ([given] if isinstance(given, int) else given)] if ndim else []
+
+
+def can_fade(op: Op) -> bool:
+    """Whether new entries can have a weight in a reduction.
+
+    Counts and truth values have none; norms of order 0, infinity or of a matrix are no sums.
+    """
+    base = _base(op)
+    if base not in REDUCTIONS or not op.args[0].dtype.is_floating_point:
+        return False
+    if base not in _NORMS:
+        return True
+    order = op.args[1] if len(op.args) > 1 else op.kwargs.get("ord", op.kwargs.get("p"))
+    if not _is_number(order):
+        return order is None
+    dims = op.args[2] if len(op.args) > 2 else op.kwargs.get("dim")
+    is_vector = base != "aten.linalg_norm" or isinstance(dims, int) or len(dims or ()) == 1
+    return is_vector and 0 < order < math.inf
+
+
+def unseen_dims(trace: Trace, value: Value) -> set[int]:
+    """Axes along which a value is only used by reductions that fade: new entries may hold anything there."""
+    dims = set(range(len(value.shape)))
+    users = [c for c in trace.consumers.get(value, ()) if c.outputs]
+    if not users or value in trace.outputs:
+        return set()
+    for op in users:
+        if can_fade(op) and op.site is not None:
+            dims &= set(reduced_dims(op))
+        elif _base(op) in (*_CASTS, *_POWERS, "aten.pow", "aten.mul") and set(op.inputs()) == {
+            value
+        }:
+            dims &= unseen_dims(trace, op.outputs[0])
+        else:
+            return set()
+    return dims
+
+
 def mean_of(trace: Trace) -> dict[int, tuple[Op, float]]:
     """Products with a number that may make a mean of a sum: operator -> (the sum, the power it enters with).
 
@@ -257,6 +310,36 @@ def mean_of(trace: Trace) -> dict[int, tuple[Op, float]]:
 def _order(op: Op) -> float:
     order = op.args[1] if len(op.args) > 1 else op.kwargs.get("ord", op.kwargs.get("p"))
     return float(order) if _is_number(order) else 2.0
+
+
+def centring_means(trace: Trace) -> dict[Value, Op]:
+    """Means that only serve to centre a parameter, as in weight standardisation, and the operators behind them.
+
+    An entry that does not count yet in such a mean must not be shifted by it either: the halves of a pair of
+    new inputs would no longer cancel.
+    """
+    found: dict[Value, Op] = {}
+    for op in trace.ops:
+        source = op.args[0] if op.args else None
+        if _base(op) not in ("aten.mean", "aten.var_mean", "aten.std_mean"):
+            continue
+        mean = op.outputs[-1]
+        again = source in found  # a mean over one more axis of such a mean
+        if again or (source in trace.parameters and _only_centres(trace, mean, source)):
+            found[mean] = op
+    return found
+
+
+def _only_centres(trace: Trace, mean: Value, source: Value) -> bool:
+    users = [c for c in trace.consumers.get(mean, ()) if c.outputs]
+    if not users or mean in trace.outputs or len(mean.shape) != len(source.shape):
+        return False
+    for op in users:
+        if _base(op) == "aten.mean" and _only_centres(trace, op.outputs[0], source):
+            continue
+        if _base(op) != "aten.sub" or op.args[:2] != (source, mean) or op.kwargs:
+            return False
+    return True
 
 
 def affine_parameters(trace: Trace, norms: Iterable[Norm]) -> dict[str, str]:

@@ -53,6 +53,7 @@ _MACHINERY = (
     os.path.join(_HERE, "graph", ""),
     os.path.join(_HERE, "fading", ""),
 )  # fmt: skip
+_OWN = os.path.join(_HERE, "fading", "weighted.py")
 _CALL = nn.Module._call_impl.__code__
 
 
@@ -65,7 +66,7 @@ class Site:
         parts: function and instruction of each frame, the innermost first.
         entry: the code that the owner's call ran first; a hook's, if a hook made the call.
         checkpoints: frames of activation checkpointing on the way, each with the number of parts inside it.
-        custom: name of an autograd function of the user's own on the way; its backward is its own, too.
+        custom: an autograd function of the user's own on the way, whose backward is its own, too, or torch.compile.
     """
 
     owner: nn.Module
@@ -80,12 +81,17 @@ class Site:
         return " > ".join(reversed(self.parts))
 
 
+def entered(owner: nn.Module, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """Runs the forward of a module, as if the module had been called."""
+    return function(*args, **kwargs)
+
+
 def resumed(site: Site, function: Callable[..., Any], *args: Any) -> Any:
     """Runs a part of a forward pass once more, as if called from `site`."""
     return function(*args)
 
 
-_RESUMED = resumed.__code__
+_ENTERED, _RESUMED = entered.__code__, resumed.__code__
 
 
 @functools.lru_cache(maxsize=4096)
@@ -94,15 +100,15 @@ def _is_machinery(filename: str) -> bool:
 
 
 def call_site(frame: FrameType | None) -> Site | None:
-    """The site of a call made in `frame`, or None where no module is running."""
+    """The site of a call made in `frame`, or None where no module is running, or for our own calls."""
     parts: list[str] = []
     checkpoints: list[tuple[FrameType, int]] = []
     entry: CodeType | None = None
     custom: str | None = None
     while frame is not None:
         code = frame.f_code
-        if code is _CALL:
-            owner = frame.f_locals["self"]
+        if code is _CALL or code is _ENTERED:
+            owner = frame.f_locals["self" if code is _CALL else "owner"]
             return Site(owner, tuple(parts), entry, tuple(checkpoints), custom)
         if code is _RESUMED:
             outer: Site = frame.f_locals["site"]
@@ -116,6 +122,10 @@ def call_site(frame: FrameType | None) -> Site | None:
             entry = code
         elif filename == _CHECKPOINT:
             checkpoints.append((frame, len(parts)))
+        elif filename == _OWN:
+            return None
+        elif "compile_wrapper" in code.co_name:
+            custom = "torch.compile"
         elif code.co_name == "apply" and "cls" in code.co_varnames:
             function = frame.f_locals.get("cls")
             if getattr(function, "__module__", "") != "torch.utils.checkpoint":

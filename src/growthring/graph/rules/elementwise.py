@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from growthring.core.axes import Axis, Fixed
+from growthring.graph.recognise import unseen_dims
 from growthring.graph.rules.walk import Info, Walk, register_rule
 from growthring.graph.trace import Op, Value
 
@@ -52,7 +53,7 @@ def broadcast(walk: Walk, out: Value, infos: Sequence[Info]) -> tuple[list[Axis]
                 axes[d] = axis
             else:
                 walk.same(axes[d], axis)
-            spans[k][d] = True
+            spans[k][d] = i not in info.repeated
     return axes, spans
 
 
@@ -60,7 +61,7 @@ def broadcast(walk: Walk, out: Value, infos: Sequence[Info]) -> tuple[list[Axis]
 def homogeneous(walk: Walk, op: Op) -> None:
     """f(s·x) = s·f(x) for s > 0: the scale passes; parity must be even."""
     x = walk.info(next(op.inputs()))
-    walk.even(x.axes)
+    walk.even(walk.seen(op.outputs[0], x.axes))
     walk.set(op.outputs[0], x.axes, walk.carry(x), constant=x.constant)
 
 
@@ -70,7 +71,7 @@ def nonlinear(walk: Walk, op: Op) -> None:
     infos = [walk.info(v) for v in op.inputs()]
     for out in op.outputs:
         axes, _ = broadcast(walk, out, infos)
-        walk.even(axes)
+        walk.even(walk.seen(out, axes))
         scale = _clamp_scale(walk, op, infos)
         walk.set(out, axes, scale, constant=all(i.constant for i in infos))
 
@@ -91,7 +92,7 @@ def add(walk: Walk, op: Op) -> None:
     axes, spans = broadcast(walk, out, infos)
     numbers = [a for a in op.args[:2] if isinstance(a, (int, float)) and a != 0]
     for d, axis in enumerate(axes):
-        if numbers or not all(span[d] for span in spans):
+        if numbers or not (all(span[d] for span in spans) or walk.centres(op)):
             walk.even([axis])
     scale = walk.demand(*infos) if numbers else walk.carry(*infos)
     walk.set(out, axes, scale, constant=all(i.constant for i in infos))
@@ -116,7 +117,7 @@ def multiply(walk: Walk, op: Op) -> None:
         walk.set(out, axes, walk.demand(*infos), constant=constant)
         return
     a, b = infos[0], infos[-1]
-    divides = "div" in op.name
+    divides, unseen = "div" in op.name, unseen_dims(walk.trace, out)
     if a.constant and not b.constant and not divides:
         a, b = b, a
     if b.constant and not a.constant and all(walk.size(axis) == 1 for axis in b.axes):
@@ -127,7 +128,7 @@ def multiply(walk: Walk, op: Op) -> None:
         return
     for d, axis in enumerate(axes):
         if (spans[0][d] and spans[-1][d]) or (divides and spans[-1][d]):
-            walk.even([axis])
+            walk.even([axis] if d not in unseen else [])
     if divides:
         walk.scales.add("demand", (b.scale,), None, where=walk.where())
         scale = walk.carry(a)

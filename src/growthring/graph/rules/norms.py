@@ -102,6 +102,7 @@ def group_norm(walk: Walk, op: Op) -> None:
     if groups > 1:
         walk.freeze([inner], "takes statistics over the channels of a group")
         walk.freeze(x.axes[2:], "takes statistics over it")
+        walk.pass_by()
         walk.scales.add("norm", (x.scale,), None, where=walk.where())
         walk.even(x.axes)
         scale = _affine(walk, weight, bias, x.axes[1], walk.demand())

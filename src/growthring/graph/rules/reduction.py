@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
-
 import torch
 
 from growthring.core.axes import Axis, Fixed
+from growthring.graph.recognise import can_fade, reduced_dims
 from growthring.graph.rules.elementwise import broadcast
 from growthring.graph.rules.walk import Walk, register_rule
 from growthring.graph.trace import Op, Value
 
 _LINEAR = ("aten.mean", "aten.sum", "aten.nansum")
-# Linear in what they weigh: entries of weight 0 change nothing, so new ones can fade in.
-_FADES = (
-    "aten.mean", "aten.sum", "aten.var", "aten.std", "aten.var_mean", "aten.std_mean", "aten.norm",
-    "aten.linalg_vector_norm", "aten.linalg_norm",
-)  # fmt: skip
 _HOMOGENEOUS = (
     "aten.std",
     "aten.std_mean",
@@ -37,35 +30,18 @@ _SAME_SHAPE = (
 )  # fmt: skip
 
 
-def _reduced(given: Any, ndim: int) -> list[int]:
-    if given is None or given == []:
-        return list(range(ndim))
-    return [d % ndim for d in ([given] if isinstance(given, int) else given)] if ndim else []
-
-
 @register_rule(*_LINEAR, *_ORDER, *_OTHER)
 def reduce(walk: Walk, op: Op) -> None:
     """New entries of the reduced axes fade in, or those axes keep their size; the others pass."""
     x = walk.info(op.args[0])
     base = ".".join(op.name.split(".")[:2])
-    position = 2 if "norm" in base else 1
-    given = op.args[position] if len(op.args) > position else op.kwargs.get("dim")
-    if op.name.endswith(".default") and base in (
-        *_LINEAR,
-        "aten.max",
-        "aten.min",
-        "aten.any",
-        "aten.all",
-    ):
-        given = None
-    if isinstance(given, bool):  # var(x, unbiased)
-        given = None
-    dims = _reduced(given, len(x.axes))
-    if base in _FADES and _can_fade(op, base):
+    dims = reduced_dims(op)
+    if can_fade(op):
         for i, d in enumerate(dims):
             walk.fade_in(x.axes[d], i, len(dims))
     else:
         walk.freeze([x.axes[d] for d in dims], "combines its entries")
+        walk.pass_by()
     keep = len(op.outputs[0].shape) == len(x.axes)
     axes: list[Axis] = []
     for d, axis in enumerate(x.axes):
@@ -79,20 +55,6 @@ def reduce(walk: Walk, op: Op) -> None:
     scale = walk.carry(x) if carries else walk.demand(x)
     for out in op.outputs:
         walk.set(out, axes, scale, constant=x.constant)
-
-
-def _can_fade(op: Op, base: str) -> bool:
-    """Counts and truth values have no weights; norms of order 0, infinity or of a matrix are no sums."""
-    if not op.args[0].dtype.is_floating_point:
-        return False
-    if "norm" not in base:
-        return True
-    order = op.args[1] if len(op.args) > 1 else op.kwargs.get("ord", op.kwargs.get("p"))
-    if order is None or not isinstance(order, (int, float)):
-        return order is None
-    dims = op.args[2] if len(op.args) > 2 else op.kwargs.get("dim")
-    is_vector = base != "aten.linalg_norm" or isinstance(dims, int) or len(dims or ()) == 1
-    return is_vector and 0 < order < math.inf
 
 
 @register_rule("aten.cosine_similarity")

@@ -224,7 +224,15 @@ def expand(walk: Walk, op: Op) -> None:
             axes.append(walk.unifier.fresh(n) if like is None else like[d])
             source.append(None)
             repeated.append(d)
-    walk.even(axes[d] for d in repeated)
+    users = [c for c in walk.trace.consumers.get(out, ()) if c.outputs]
+    scales_its_like = like is not None and all(
+        c.name.startswith(("aten.mul.", "aten.div.")) and set(c.inputs()) == {out, op.args[1]}
+        for c in users
+    )
+    if (
+        not scales_its_like
+    ):  # what is repeated is equal in the halves of a pair; x / n.expand_as(x) is x / n
+        walk.even(axes[d] for d in repeated)
     walk.set(out, axes, x.scale, x, source if x.use else None, x.constant, repeated=repeated)
 
 

@@ -11,7 +11,14 @@ from typing import Any
 from growthring.core.axes import Axis, Fixed, refs, unsigned
 from growthring.core.variance import Record
 from growthring.errors import GrowthError, WidthGroupError
-from growthring.graph.recognise import Norm, affine_parameters, find_norms, mean_of
+from growthring.graph.recognise import (
+    Norm,
+    affine_parameters,
+    centring_means,
+    find_norms,
+    mean_of,
+    unseen_dims,
+)
 from growthring.graph.scales import Scales
 from growthring.graph.trace import BRANCH, Op, Trace, Value
 from growthring.graph.unify import Reason, Unifier
@@ -112,6 +119,7 @@ class Statistics:
         position: which of the axes that the call reduces it is, in the order in which they are given.
         count: how many axes the call reduces.
         is_mean: it is a sum that the code divides by the axis's size: its mean is what has to be kept.
+        is_spread: it is a mean that centres a parameter, entry by entry as much as that entry counts.
     """
 
     module: str
@@ -120,6 +128,7 @@ class Statistics:
     position: int = 0
     count: int = 1
     is_mean: bool = False
+    is_spread: bool = False
 
     @property
     def place(self) -> tuple[str, str, int]:
@@ -145,6 +154,7 @@ class Walk:
         self.uses: dict[str, list[Use]] = {}
         self.statistics: list[Statistics] = []
         self._norms, self._means = find_norms(trace), mean_of(trace)
+        self._centring = centring_means(trace)
         self._indices: dict[int, int] = {}
         self._gains: dict[int, int] = {}
         self.attributes: dict[tuple[str, str], tuple[Axis, ...]] = {}
@@ -231,9 +241,11 @@ class Walk:
         ):
             return None
         site = found[0].site
-        summed = {s.axis for s in self.statistics if (s.module, s.site) == site}
-        moving = {unsigned(self.unifier.resolve(a)) for a in summed if self.has_width(a)}
-        if moving != {unsigned(axis)}:
+        summed = [
+            self.unifier.resolve(s.axis) for s in self.statistics if (s.module, s.site) == site
+        ]
+        moving = [a for a in summed if any(self.unifier.frozen(r.group) is None for r in refs(a))]
+        if {unsigned(a) for a in moving} != {unsigned(axis)}:
             return None
         sums = [o for o in self.trace.ops if o.site == site and o.name == found[0].name]
         means = {id(o) for o, _ in self._means.values()}
@@ -292,15 +304,31 @@ class Walk:
             self.freeze([axis], "combines its entries in code that a fade does not reach")
             return
         module, site = self.op.site
-        found = Statistics(module, axis, site, position, count)
+        spread = self.op.outputs[-1] in self._centring
+        found = Statistics(module, axis, site, position, count, is_spread=spread)
         for other in self.statistics:
             if (other.module, other.site) != (found.module, found.site):
                 continue
-            if other.count != count:
-                self.freeze([axis, other.axis], "is called over different numbers of axes")
+            if (other.count, other.is_spread) != (count, spread):
+                self.freeze([axis, other.axis], "is called in different ways")
             elif other.position == position:
                 self.same(other.axis, axis)  # one call in the code, run again
         self.statistics.append(found)
+
+    def centres(self, op: Op) -> bool:
+        """Whether an operator subtracts from a parameter its own mean (see `Statistics.is_spread`)."""
+        mean = self._centring.get(op.args[1]) if isinstance(op.args[1], Value) else None
+        return mean is not None and mean.site is not None
+
+    def seen(self, value: Value, axes: Sequence[Axis]) -> list[Axis]:
+        """Those of a value's axes along which new entries are used by something that does not fade."""
+        unseen = unseen_dims(self.trace, value)
+        return [axis for d, axis in enumerate(axes) if d not in unseen]
+
+    def pass_by(self) -> None:
+        """The present operator is a reduction that was met and does not fade."""
+        if self.op.site is not None:
+            self.fade_in(Fixed(1), count=0)
 
     def where(self) -> str:
         """Names the present operator, for reasons."""
