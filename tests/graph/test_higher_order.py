@@ -221,3 +221,12 @@ def test_both_branches_are_walked() -> None:
     plan = make_plan(*net(f), stages=3)
     assert widths(plan) == {"c": 6}
     assert "aten.cumsum" in plan.groups["a"].frozen.text
+
+
+def test_a_graph_of_unknown_form_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: Any) -> Any:
+        raise KeyError("new in this version of torch")
+
+    monkeypatch.setattr("growthring.graph.trace._run", broken)
+    with pytest.raises(gr.GrowthError, match=r"a form that is not known.*new in this version"):
+        trace(nn.Linear(2, 3), torch.zeros(1, 2))

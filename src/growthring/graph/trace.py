@@ -320,6 +320,12 @@ def trace(
             f"a shape in the forward pass of {type(model).__name__} depends on the values of tensors (boolean "
             "indexing, nonzero), so width groups cannot be proven. Use torch.where or a mask that multiplies."
         ) from error
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise TraceError(
+            f"the graph that torch.export makes of {type(model).__name__} has a form that is not known "
+            f"({type(error).__name__}: {_first_line(error)}), so its operators cannot be analysed. Please report "
+            "the model."
+        ) from error
     result.reads.update(reads)
     return result
 
@@ -573,9 +579,11 @@ def _inline(
             return None
         found.append(_run(graph, dict(zip(holders, given, strict=True)), result, module))
     if name == "cond":
-        pairs = zip(_values(found[0]), _values(found[1]), strict=True)
         outputs = [_as_values(v) for v in node.meta["val"]]
-        for out, (a, b) in zip(outputs, pairs, strict=True):
+        branches = [list(_values(values)) for values in found]
+        if len({len(outputs), *map(len, branches)}) > 1 or not isinstance(args[0], Value):
+            return None  # something else than tensors is returned, or asked about
+        for out, a, b in zip(outputs, *branches, strict=True):
             emit("growthring.either", (args[0], a, b), out)
         return outputs
     if name == "map_impl":

@@ -170,7 +170,7 @@ def masked_fill(walk: Walk, op: Op) -> None:
     walk.even(axes)
     fill = op.args[2]
     neutral = isinstance(fill, (int, float)) and (fill == 0 or math.isinf(fill))
-    scale = walk.carry(infos[0]) if neutral else walk.demand(infos[0])
+    scale = walk.carry(infos[0]) if neutral else walk.demand(*infos)
     walk.set(out, axes, scale, constant=all(i.constant for i in infos))
 
 

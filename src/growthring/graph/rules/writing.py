@@ -48,20 +48,18 @@ def copy(walk: Walk, op: Op) -> None:
     walk.set(op.outputs[0], axes, source.scale, constant=source.constant)
 
 
-@register_rule("aten.zero", "aten.fill", "aten.masked_fill.Tensor")
+@register_rule("aten.zero", "aten.fill")
 def fill(walk: Walk, op: Op) -> None:
-    """Every entry, or every chosen one, becomes one number; zeros have any scale and any parity."""
+    """Every entry becomes one number; zeros have any scale and any parity."""
     x, out = walk.info(op.args[0]), op.outputs[0]
-    is_masked = op.name.startswith("aten.masked_fill")
-    others = [walk.info(v) for v in list(op.inputs())[1:]]
-    axes, _ = broadcast(walk, out, [x, *others])
+    every = range(len(x.axes))
     if op.name.startswith("aten.zero") or op.args[1] == 0:
-        walk.set(out, axes, walk.scales.fresh(), constant=True, repeated=range(len(axes)))
+        walk.set(out, x.axes, walk.scales.fresh(), constant=True, repeated=every)
         return
-    walk.even(axes)
-    scale = walk.demand(*others, *([x] if is_masked else []))
-    constant = all(i.constant for i in ([x, *others] if is_masked else others))
-    walk.set(out, axes, scale, constant=constant)
+    numbers = [walk.info(v) for v in list(op.inputs())[1:]]
+    walk.even(x.axes)
+    constant = all(i.constant for i in numbers)
+    walk.set(out, x.axes, walk.demand(*numbers), constant=constant, repeated=every)
 
 
 @register_rule("aten.slice_scatter", "aten.select_scatter")
