@@ -287,6 +287,21 @@ def test_a_forward_on_the_instance_is_honoured_and_comes_back(give):
     assert torch.equal(plain(x), model(x))
 
 
+def test_a_wrapper_set_between_plan_and_growth():
+    plan = make_plan(Checkpointed(False), randn(6, 4), stages=2)
+    seed = plan.build_seed()
+    perturb(seed)
+    own_wrapper(seed)
+    x = randn(3, 4)
+    before = seed(x).detach()
+    grower = gr.Grower(seed, plan, noise=0.0, variance_transfer="off")
+    grower.grow()
+    assert distance(before, seed(x).detach()) < 1e-12
+    gradients(seed, x)
+    grower.finish()
+    assert vars(seed)["forward"].__qualname__ == "own_wrapper.<locals>.<lambda>"
+
+
 def test_a_forward_set_during_a_fade_survives_it():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, D), nn.LayerNorm(D), nn.Linear(D, 3))
