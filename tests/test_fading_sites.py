@@ -15,6 +15,10 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 import growthring as gr
+import growthring.fading.recompute as recompute
+from growthring.fading import Fade
+from growthring.fading.weighted import parse, weighted
+from growthring.graph.sites import REDUCTIONS
 from tests.growth_contract import Net, distance, make_plan, perturb, randn
 
 D = 12
@@ -232,8 +236,6 @@ def test_modules_with_fades_inside_a_checkpoint(reentrant):
 def test_an_unknown_kind_of_checkpoint_record_is_loud(monkeypatch):
     x = randn(6, 4)
     _, model, _ = grown(Checkpointed(False), x)
-    import growthring.fading.recompute as recompute
-
     monkeypatch.setattr(recompute, "_RECORD", "no such variable")
     with pytest.raises(gr.GrowthError, match="keeps no record"):
         model(x)
@@ -283,6 +285,21 @@ def test_a_forward_on_the_instance_is_honoured_and_comes_back(give):
     plain = copy.deepcopy(plan.model)
     plain.load_state_dict(model.state_dict())
     assert torch.equal(plain(x), model(x))
+
+
+def test_a_wrapper_set_between_plan_and_growth():
+    plan = make_plan(Checkpointed(False), randn(6, 4), stages=2)
+    seed = plan.build_seed()
+    perturb(seed)
+    own_wrapper(seed)
+    x = randn(3, 4)
+    before = seed(x).detach()
+    grower = gr.Grower(seed, plan, noise=0.0, variance_transfer="off")
+    grower.grow()
+    assert distance(before, seed(x).detach()) < 1e-12
+    gradients(seed, x)
+    grower.finish()
+    assert vars(seed)["forward"].__qualname__ == "own_wrapper.<locals>.<lambda>"
 
 
 def test_a_forward_set_during_a_fade_survives_it():
@@ -490,10 +507,6 @@ def functions():
 
 @pytest.mark.parametrize("name", functions())
 def test_weights_of_zero_and_one_and_gradients(name):
-    from growthring.fading import Fade
-    from growthring.fading.weighted import parse, weighted
-    from growthring.graph.sites import REDUCTIONS
-
     calls = []
 
     class Note(torch.overrides.TorchFunctionMode):
@@ -560,21 +573,40 @@ def test_autocast_gives_the_types_that_it_gives_without_a_fade():
 
 
 def test_out_arguments_are_loud():
+    x, out = randn(2, 4), randn(2)
+    call = parse(torch.mean, "mean", (x, -1), {"out": out})
+    with pytest.raises(gr.GrowthError, match="writes to out="):
+        weighted(call, {0: Fade(torch.ones(4))})
+
+
+class OwnFunction(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x - x.mean(-1, keepdim=True)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient - gradient.mean(-1, keepdim=True)
+
+
+def test_an_autograd_function_that_was_not_traced_is_loud():
+    _, model, _ = grown(branching(OwnFunction.apply), randn(6, 4))
+    with pytest.raises(gr.GrowthError, match="was not met when the model was traced"):
+        model(randn(7, 4))
+
+
+def test_flattened_pictures_of_another_size():
     def forward(self, x):
-        h = self.a(x)
-        if x.shape[0] == 5:
-            return self.o(h - h.mean(-1, keepdim=True))
-        return self.o(h - torch.mean(h, -1, keepdim=True, out=torch.empty(len(h), 1).to(h)))
+        v = self.a(x).flatten(1)
+        v = (v - v.mean(-1, keepdim=True)) / v.std(-1, keepdim=True)
+        return self.o(v.view(len(x), -1, *x.shape[2:]))
 
     torch.manual_seed(0)
-    model = Net(forward, a=nn.Linear(4, D), o=nn.Linear(D, 3))
-    try:
-        plan = make_plan(model, randn(6, 4), stages=2)
-    except gr.GrowthError:
-        return
-    seed = plan.build_seed()
-    with torch.no_grad(), pytest.raises(gr.GrowthError):
-        gr.Grower(seed, plan).grow()
+    model = Net(forward, a=nn.Conv2d(3, D, 1), o=nn.Conv2d(D, 2, 1))
+    before, model, _ = grown(model, randn(2, 3, 4, 4))
+    for shape in ((1, 3, 5, 2), (3, 3, 4, 4)):
+        x = randn(*shape)
+        assert distance(before(x).detach(), model(x).detach()) < 1e-12
 
 
 def chain():

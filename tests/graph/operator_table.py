@@ -1418,7 +1418,7 @@ def weights_concatenated_in_code() -> Made:
     ), randn(5, 4)
 
 
-@row({"a": 6}, "operator")
+@row({"a": 6, "a/2": 8}, norms="other")
 def weight_standardised() -> Made:
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
         w = self.a.weight

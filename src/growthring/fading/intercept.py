@@ -85,8 +85,6 @@ class Intercept(TorchFunctionMode):
             raise _unseen(site, kind, sizes)
         if any(p >= len(sizes) or not fade.fits(sizes[p]) for p, fade in fades.items()):
             raise _misfit(site, kind, sizes, fades)
-        if site.custom:
-            raise _unfollowed(site, kind)
         if site.checkpoints:
             follow_checkpoints(site, functools.partial(intercepting, site.owner, table.snapshot()))
         return weighted(call, fades)
@@ -186,11 +184,4 @@ def _misfit(site: Site, kind: str, sizes: list[int], fades: Mapping[int, Fade]) 
         f"{_place(site, kind)} reduces axes of sizes {sizes}; when the model was traced axis "
         f"{min(fades)} of them was the growing one, which is {len(fades[min(fades)])} wide now. Code that "
         "reduces other axes for other inputs cannot grow: freeze the width."
-    )
-
-
-def _unfollowed(site: Site, kind: str) -> FadeError:
-    return FadeError(
-        f"{_place(site, kind)} is called inside '{site.custom}', which knows nothing of the weights of a fade. "
-        "Call it outside, or freeze the width."
     )

@@ -8,32 +8,12 @@ norm: weights in front of it may be rescaled. No name, attribute or layout of th
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
+from growthring.graph.reductions import CASTS, POWERS, REDUCTIONS, SHAPES, base_of, is_number
 from growthring.graph.trace import Op, Trace, Value
 
-REDUCTIONS = {
-    "aten.mean": (1.0,), "aten.sum": (1.0,), "aten.var": (2.0,), "aten.std": (1.0,), "aten.var_mean": (2.0, 1.0),
-    "aten.std_mean": (1.0, 1.0), "aten.linalg_vector_norm": (1.0,), "aten.linalg_norm": (1.0,),
-    "aten.norm": (1.0,),
-}  # fmt: skip
-_POWERS = {
-    "aten.square": 2.0, "aten.sqrt": 0.5, "aten.rsqrt": -0.5, "aten.reciprocal": -1.0, "aten.abs": 1.0,
-    "aten.neg": 1.0,
-}  # fmt: skip
-_CASTS = (
-    "aten.to", "aten._to_copy", "aten.alias", "aten.contiguous", "aten.clone", "aten.detach", "aten.type_as",
-    "aten.float", "aten.double", "aten.half", "aten.bfloat16",
-)  # fmt: skip
-_SHAPES = (
-    "aten.expand", "aten.expand_as", "aten.unsqueeze", "aten.squeeze", "aten.view", "aten.reshape",
-    "aten.permute", "aten.transpose", "aten.flatten", "aten.unflatten", "aten.broadcast_to",
-)  # fmt: skip
-_NORMS = ("aten.norm", "aten.linalg_vector_norm", "aten.linalg_norm")
-_ALL_BY_DEFAULT = tuple(f"aten.{n}" for n in ("mean", "sum", "nansum", "max", "min", "any", "all"))
 _LARGEST_EPS = 1e-2
 _MOST_STEPS = 6
 
@@ -79,17 +59,13 @@ class Norm:
     gains: dict[int, Value]
 
 
-def _base(op: Op) -> str:
-    return ".".join(op.name.split(".")[:2])
-
-
 def find_norms(trace: Trace) -> dict[int, Norm]:
     """The norms of a trace, by the id of each of their operators."""
     producers = {v: op for op in trace.ops for v in op.outputs}
     order = {id(op): i for i, op in enumerate(trace.ops)}
     found: dict[int, Norm] = {}
     for op in trace.ops:
-        if _base(op) not in REDUCTIONS or id(op) in found:
+        if base_of(op) not in REDUCTIONS or id(op) in found:
             continue
         for root in _candidates(op, producers):
             norm = _grow_from(trace, root, producers, order)
@@ -148,7 +124,7 @@ def _grow_from(
         if id(op) not in members:
             members[id(op)] = op
             todo += [v for v in op.inputs() if v in makers]
-    if not any(_base(op) in REDUCTIONS for op in members.values()):
+    if not any(base_of(op) in REDUCTIONS for op in members.values()):
         return None
     for op in members.values():
         for out in op.outputs:
@@ -172,7 +148,7 @@ def _gained(
     """The degree of a product with a gain, which is noted."""
     tensors = list(op.inputs())
     outside = [v for v in tensors if v not in known]
-    if _base(op) != "aten.mul" or len(tensors) != 2 or len(outside) != 1:
+    if base_of(op) != "aten.mul" or len(tensors) != 2 or len(outside) != 1:
         return None
     if _parameter(trace, outside[0], producers) is None:
         return None
@@ -183,10 +159,10 @@ def _gained(
 
 def _degrees(op: Op, known: dict[Value, _Degree]) -> list[_Degree] | None:
     """The degrees of an operator's results, or None where it is not homogeneous in what is known."""
-    base = _base(op)
+    base = base_of(op)
     tensors = list(op.inputs())
     inside = [known.get(v) for v in tensors]
-    if base in (*_CASTS, *_SHAPES):
+    if base in (*CASTS, *SHAPES):
         return [inside[0]] * len(op.outputs) if inside[0] is not None else None
     if None in inside:
         return None
@@ -194,9 +170,9 @@ def _degrees(op: Op, known: dict[Value, _Degree]) -> list[_Degree] | None:
     assert x is not None
     if base in REDUCTIONS:
         return [_reduced(x.power(p)) for p in REDUCTIONS[base]][: len(op.outputs)]
-    if base in _POWERS:
-        return [x.power(_POWERS[base])]
-    number = next((a for a in op.args[1:2] if _is_number(a)), None)
+    if base in POWERS:
+        return [x.power(POWERS[base])]
+    number = next((a for a in op.args[1:2] if is_number(a)), None)
     if base == "aten.pow" and number is not None and len(tensors) == 1:
         return [x.power(float(number))]
     if base in ("aten.mul", "aten.div") and "mode" not in str(op.name):
@@ -222,126 +198,6 @@ def _reduced(x: _Degree) -> _Degree:
     return _Degree(x.degree, x.numbers, True)
 
 
-def _is_number(item: Any) -> bool:
-    return isinstance(item, (int, float)) and not isinstance(item, bool)
-
-
-def reduced_dims(op: Op) -> list[int]:
-    """The axes that a reduction combines, in the order given."""
-    base, ndim = _base(op), len(op.args[0].shape)
-    position = 2 if base in _NORMS else 1
-    given = op.args[position] if len(op.args) > position else op.kwargs.get("dim")
-    if isinstance(given, bool) or (op.name.endswith(".default") and base in _ALL_BY_DEFAULT):
-        given = None  # var(x, unbiased)
-    if given is None or given == []:
-        return list(range(ndim))
-    return [d % ndim for d in ([given] if isinstance(given, int) else given)] if ndim else []
-
-
-def can_fade(op: Op) -> bool:
-    """Whether new entries can have a weight in a reduction.
-
-    Counts and truth values have none; norms of order 0, infinity or of a matrix are no sums.
-    """
-    base = _base(op)
-    if base not in REDUCTIONS or not op.args[0].dtype.is_floating_point:
-        return False
-    if base not in _NORMS:
-        return True
-    order = op.args[1] if len(op.args) > 1 else op.kwargs.get("ord", op.kwargs.get("p"))
-    if not _is_number(order):
-        return order is None
-    dims = op.args[2] if len(op.args) > 2 else op.kwargs.get("dim")
-    is_vector = base != "aten.linalg_norm" or isinstance(dims, int) or len(dims or ()) == 1
-    return is_vector and 0 < order < math.inf
-
-
-def unseen_dims(trace: Trace, value: Value) -> set[int]:
-    """Axes along which a value is only used by reductions that fade: new entries may hold anything there."""
-    dims = set(range(len(value.shape)))
-    users = [c for c in trace.consumers.get(value, ()) if c.outputs]
-    if not users or value in trace.outputs:
-        return set()
-    for op in users:
-        if can_fade(op) and op.site is not None:
-            dims &= set(reduced_dims(op))
-        elif _base(op) in (*_CASTS, *_POWERS, "aten.pow", "aten.mul") and set(op.inputs()) == {
-            value
-        }:
-            dims &= unseen_dims(trace, op.outputs[0])
-        else:
-            return set()
-    return dims
-
-
-def mean_of(trace: Trace) -> dict[int, tuple[Op, float]]:
-    """Products with a number that may make a mean of a sum: operator -> (the sum, the power it enters with).
-
-    `x.sum(-1) / d`, `x.norm(dim=-1) * d**-0.5`: nothing in between uses the sum itself.
-    """
-    producers = {v: op for op in trace.ops for v in op.outputs}
-    found: dict[int, tuple[Op, float]] = {}
-    for op in trace.ops:
-        tensors = list(op.inputs())
-        if _base(op) not in ("aten.mul", "aten.div") or len(tensors) != 1:
-            continue
-        value, power = tensors[0], 1.0
-        for _ in range(_MOST_STEPS):
-            maker = producers.get(value)
-            users = [c for c in trace.consumers.get(value, ()) if c.outputs]
-            if maker is None or len(users) != 1 or value in trace.outputs:
-                break
-            base = _base(maker)
-            if base in ("aten.sum", "aten.linalg_vector_norm", "aten.linalg_norm", "aten.norm"):
-                order = 1.0 if base == "aten.sum" else _order(maker)
-                found[id(op)] = (maker, power / order)
-                break
-            number = next((a for a in maker.args[1:2] if _is_number(a)), None)
-            if base in _POWERS:
-                power *= _POWERS[base]
-            elif base == "aten.pow" and number is not None:
-                power *= float(number)
-            elif base not in (*_CASTS, *_SHAPES):
-                break
-            value = next(maker.inputs())
-    return found
-
-
-def _order(op: Op) -> float:
-    order = op.args[1] if len(op.args) > 1 else op.kwargs.get("ord", op.kwargs.get("p"))
-    return float(order) if _is_number(order) else 2.0
-
-
-def centring_means(trace: Trace) -> dict[Value, Op]:
-    """Means that only serve to centre a parameter, as in weight standardisation, and the operators behind them.
-
-    An entry that does not count yet in such a mean must not be shifted by it either: the halves of a pair of
-    new inputs would no longer cancel.
-    """
-    found: dict[Value, Op] = {}
-    for op in trace.ops:
-        source = op.args[0] if op.args else None
-        if _base(op) not in ("aten.mean", "aten.var_mean", "aten.std_mean"):
-            continue
-        mean = op.outputs[-1]
-        again = source in found  # a mean over one more axis of such a mean
-        if again or (source in trace.parameters and _only_centres(trace, mean, source)):
-            found[mean] = op
-    return found
-
-
-def _only_centres(trace: Trace, mean: Value, source: Value) -> bool:
-    users = [c for c in trace.consumers.get(mean, ()) if c.outputs]
-    if not users or mean in trace.outputs or len(mean.shape) != len(source.shape):
-        return False
-    for op in users:
-        if _base(op) == "aten.mean" and _only_centres(trace, op.outputs[0], source):
-            continue
-        if _base(op) != "aten.sub" or op.args[:2] != (source, mean) or op.kwargs:
-            return False
-    return True
-
-
 def affine_parameters(trace: Trace, norms: Iterable[Norm]) -> dict[str, str]:
     """Parameters that multiply ("gain") or shift ("bias") what a norm returns, by name."""
     producers = {v: op for op in trace.ops for v in op.outputs}
@@ -355,8 +211,8 @@ def affine_parameters(trace: Trace, norms: Iterable[Norm]) -> dict[str, str]:
             value = todo.pop()
             users = trace.consumers.get(value, ())
             for op in users:
-                base = _base(op)
-                if base in (*_CASTS, *_SHAPES):
+                base = base_of(op)
+                if base in (*CASTS, *SHAPES):
                     todo += op.outputs
                 elif base in kinds and len(users) == 1:
                     others = [v for v in op.inputs() if v is not value]
@@ -377,7 +233,7 @@ def _parameter(trace: Trace, value: Value, producers: dict[Value, Op]) -> str | 
         op = producers.get(value)
         if op is None or len(list(op.inputs())) != 1:
             return None
-        if _base(op) not in (*_CASTS, *_SHAPES, "aten.add", "aten.slice"):
+        if base_of(op) not in (*CASTS, *SHAPES, "aten.add", "aten.slice"):
             return None
         value = next(op.inputs())
     return None

@@ -99,17 +99,29 @@ def _is_machinery(filename: str) -> bool:
     return filename.startswith(_MACHINERY)
 
 
+def _forward_code(cls: type) -> CodeType | None:
+    """The code of a class's forward, inside its decorators."""
+    forward: Any = getattr(cls, "forward", None)
+    while hasattr(forward, "__wrapped__"):
+        forward = forward.__wrapped__
+    return getattr(forward, "__code__", None)
+
+
 def call_site(frame: FrameType | None) -> Site | None:
     """The site of a call made in `frame`, or None where no module is running, or for our own calls."""
     parts: list[str] = []
+    codes: list[CodeType] = []
     checkpoints: list[tuple[FrameType, int]] = []
-    entry: CodeType | None = None
     custom: str | None = None
     while frame is not None:
         code = frame.f_code
         if code is _CALL or code is _ENTERED:
             owner = frame.f_locals["self" if code is _CALL else "owner"]
-            return Site(owner, tuple(parts), entry, tuple(checkpoints), custom)
+            # wrappers around a class's forward come and go
+            own = _forward_code(type(owner))
+            start = max((i for i, c in enumerate(codes) if c is own), default=len(parts))
+            entry = codes[-1] if codes else None
+            return Site(owner, tuple(parts[: start + 1]), entry, tuple(checkpoints), custom)
         if code is _RESUMED:
             outer: Site = frame.f_locals["site"]
             joined = (*parts, *outer.parts)
@@ -117,9 +129,9 @@ def call_site(frame: FrameType | None) -> Site | None:
         filename = code.co_filename
         if not _is_machinery(filename):
             # instructions of torch's own code change with its version
-            own = filename.startswith(_TORCH)
-            parts.append(code.co_qualname if own else f"{code.co_qualname}+{frame.f_lasti}")
-            entry = code
+            is_torchs = filename.startswith(_TORCH)
+            parts.append(code.co_qualname if is_torchs else f"{code.co_qualname}+{frame.f_lasti}")
+            codes.append(code)
         elif filename == _CHECKPOINT:
             checkpoints.append((frame, len(parts)))
         elif filename == _OWN:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from growthring.core.axes import Axis, Fixed
-from growthring.graph.recognise import unseen_dims
+from growthring.graph.reductions import unseen_dims
 from growthring.graph.rules.walk import Info, Walk, register_rule
 from growthring.graph.trace import Op, Value
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from growthring.core.axes import Axis, Fixed
-from growthring.graph.recognise import can_fade, reduced_dims
+from growthring.graph.reductions import can_fade, reduced_dims
 from growthring.graph.rules.elementwise import broadcast
 from growthring.graph.rules.walk import Walk, register_rule
 from growthring.graph.trace import Op, Value

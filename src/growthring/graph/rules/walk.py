@@ -11,11 +11,10 @@ from typing import Any
 from growthring.core.axes import Axis, Fixed, refs, unsigned
 from growthring.core.variance import Record
 from growthring.errors import GrowthError, WidthGroupError
-from growthring.graph.recognise import (
-    Norm,
-    affine_parameters,
+from growthring.graph.recognise import Norm, affine_parameters, find_norms
+from growthring.graph.reductions import (
+    Statistics as Statistics,
     centring_means,
-    find_norms,
     mean_of,
     unseen_dims,
 )
@@ -106,34 +105,6 @@ class Info:
     stack: tuple[int, tuple[tuple[Axis, ...], ...]] | None = None
     label: str = ""
     repeated: frozenset[int] = frozenset()
-
-
-@dataclass(frozen=True)
-class Statistics:
-    """A reduction over an axis that may grow (a norm, a mean, …): its new entries have to fade in.
-
-    Attributes:
-        module: the module whose code calls it.
-        axis: an axis that it reduces.
-        site: where in that code (see `graph/sites.py`).
-        position: which of the axes that the call reduces it is, in the order in which they are given.
-        count: how many axes the call reduces.
-        is_mean: it is a sum that the code divides by the axis's size: its mean is what has to be kept.
-        is_spread: it is a mean that centres a parameter, entry by entry as much as that entry counts.
-    """
-
-    module: str
-    axis: Axis
-    site: str = ""
-    position: int = 0
-    count: int = 1
-    is_mean: bool = False
-    is_spread: bool = False
-
-    @property
-    def place(self) -> tuple[str, str, int]:
-        """What identifies it."""
-        return (self.module, self.site, self.position)
 
 
 class Walk:
