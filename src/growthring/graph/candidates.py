@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from growthring.core.axes import Axis, refs, size, unsigned
 from growthring.graph.compare import Probe
-from growthring.graph.follow import Sizes
+from growthring.graph.follow import Sizes, attribute_value
 from growthring.graph.places import (
     FixedPlaceError,
     Place,
@@ -49,6 +50,7 @@ def read_sizes(probe: Probe, constant: Iterable[Place] = ()) -> Candidates:
     taken = {
         holder_of(probe.model, p) for p in (*constant, *probe.attributes) if exists(probe.model, p)
     }
+    near = functools.cache(functools.partial(axes_inside, probe))
     reads = sorted({place for walk in probe.walks for place in walk.trace.reads})
     for path, name in reads:
         value = read(probe.model, (path, name))
@@ -61,7 +63,7 @@ def read_sizes(probe: Probe, constant: Iterable[Place] = ()) -> Candidates:
             stored = holder_of(probe.model, (path, leaf))
             if stored in taken:
                 continue
-            options = _options(probe, axes_inside(probe, path), tuple(sizes))
+            options = _options(probe, near(path), tuple(sizes))
             if options:
                 place = first.setdefault(stored, (path, leaf))
                 have = found.options.setdefault(place, [])
@@ -92,10 +94,8 @@ def _drop_fixed(probe: Probe, found: Candidates) -> None:
         try:
             if holder_of(twin, place)[0] == holder_of(model, place)[0]:
                 raise FixedPlaceError("what holds it is not copied with the model")
-            held = read(twin, place)
-            assign(
-                twin, place, held + 1 if type(held) is int else type(held)(n + 1 for n in held)
-            )()
+            held, rule = read(twin, place), found.options[place][0]
+            assign(twin, place, attribute_value(held, rule, probe.small))()
         except (FixedPlaceError, AttributeError, KeyError, TypeError) as error:
             found.fixed[place] = str(error)
             del found.options[place]

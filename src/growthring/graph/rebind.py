@@ -22,6 +22,8 @@ from growthring.graph.places import is_settings
 
 _ATOMS = (str, bytes, int, float, complex, type, type(None), types.ModuleType, torch.Tensor)
 
+_PLAIN = frozenset((str, bytes, int, float, bool, type(None)))  # most of a long list or table
+
 
 class Rebinder:
     """Replaces references to objects of one model by their counterparts in another.
@@ -102,11 +104,11 @@ class Rebinder:
             return type(item)(func, *args, **keywords)
         if isinstance(item, dict):
             for key, value in list(item.items()):
-                new = self.value(value)
+                new = value if type(value) in _PLAIN else self.value(value)
                 if new is not value:
                     item[key] = new
         elif isinstance(item, list):
-            item[:] = [self.value(value) for value in item]
+            item[:] = [v if type(v) in _PLAIN else self.value(v) for v in item]
         elif isinstance(item, tuple):
             new = [self.value(value) for value in item]
             if any(a is not b for a, b in zip(item, new, strict=True)):
@@ -175,7 +177,7 @@ class Rebinder:
             inside = []
         else:
             inside = list(getattr(item, "__dict__", {}).values())
-        return any(self._refers(child, seen) for child in inside)
+        return any(self._refers(child, seen) for child in inside if type(child) not in _PLAIN)
 
     def _refuse_globals(self, function: types.FunctionType) -> None:
         """A global variable is the same for the copy and for the original, so it cannot mean both."""

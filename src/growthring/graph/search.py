@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 from growthring.core.axes import Ref, refs
@@ -22,6 +23,7 @@ from growthring.graph.unify import Reason
 TIES: tuple[Tie, ...] = ("apart", "equal", "proportional")
 # One entry of a config is for all layers.
 CONFIG_TIES: tuple[Tie, ...] = ("alike", "equal", "proportional")
+_LEAST_STEPS = 4
 
 
 class Search:
@@ -82,8 +84,7 @@ class Search:
         tried: list[Mapping[int, int]] = []
         for tie in self._follow_config(growing):
             probe = self._probe(growing, tie)
-            stays = all(probe.small[g] == probe.full[g] for g in growing)
-            if tried and (stays or probe.small in tried):
+            if tried and (self._is_coarse(growing, tie) or probe.small in tried):
                 continue
             tried.append(probe.small)
             result, last, used = fit(probe, self.constant), tie, probe
@@ -97,6 +98,8 @@ class Search:
         if not self.rebuild.works or self.unloadable or self.build is not None:
             return TIES
         for i, tie in enumerate(CONFIG_TIES):
+            if self._is_coarse(growing, tie):
+                continue
             movable: set[int] = set()
             for unit in self.rebuild.units():
                 self.analysis.unit = unit
@@ -113,6 +116,11 @@ class Search:
                     break
         self.analysis.unit = 1
         return TIES
+
+    def _is_coarse(self, growing: Sequence[int], tie: Tie) -> bool:
+        """Whether all widths in one proportion would leave hardly any steps to grow in."""
+        steps = math.gcd(*(self.analysis.unifier.size(Ref(g)) for g in growing))
+        return tie == "proportional" and steps < _LEAST_STEPS
 
     def _tell_laws_apart(self, result: Fit, tie: Tie, growing: Sequence[int]) -> Fit:
         """Factors in the code: which widths they follow shows where those shrink by different amounts."""
