@@ -101,7 +101,7 @@ def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"the key '{twice}' is there twice")
+        raise ValueError(f"the key {twice!r} is there twice")
     return found
 
 
