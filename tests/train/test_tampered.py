@@ -315,6 +315,18 @@ STATES = {
         "the state is at example 1000000",
     ),
     "a batch of nothing": (lambda state: state["train"].update(batch_size=0), "batch_size=0"),
+    "another growth": (lambda state: state["grower"].update(stage=0), "the growth is at stage 0"),
+    "endless rings": (
+        lambda state: next(iter(state["grower"]["rings"]["history"].values())).__setitem__(
+            0, 2**31
+        ),
+        "a width was [2147483648, ",
+    ),
+    "no rings": (lambda state: state["grower"].update(rings=3), "does not fit this model"),
+    "a momentum that is none": (
+        lambda state: next(iter(state["optimizer"]["state"].values())).update(momentum_buffer=3),
+        "'momentum_buffer' of parameter 0 is a int, of others a tensor",
+    ),
     "another grower": (lambda state: state.update(grower={}), "the state lacks 'stage'"),
 }
 
