@@ -137,7 +137,8 @@ def test_a_field_that_no_run_writes(path, value, trainer, run):
     put(run, "source", source)
     read_config(run)
     put(run, path, value)
-    text = refused(trainer, run, str(run / "config.json"), path.split(".")[-1], error=InputError)
+    field = repr(path.split(".")[-1])[1:-1]
+    text = refused(trainer, run, str(run / "config.json"), field, error=InputError)
     assert "allowed" in text or "allowed are" in text
     if (
         value is not ...
@@ -324,7 +325,9 @@ STATES = {
     ),
     "no rings": (lambda state: state["grower"].update(rings=3), "does not fit this model"),
     "a momentum that is none": (
-        lambda state: next(iter(state["optimizer"]["state"].values())).update(momentum_buffer=3),
+        lambda state: state["optimizer"].update(
+            state={0: {"momentum_buffer": 3}, 1: {"momentum_buffer": torch.zeros(1)}}
+        ),
         "'momentum_buffer' of parameter 0 is a int, of others a tensor",
     ),
     "another grower": (lambda state: state.update(grower={}), "the state lacks 'stage'"),
