@@ -69,6 +69,7 @@ def write_json(path: str | os.PathLike[str], value: Any) -> None:
         CheckpointError: it is not JSON or cannot be written; the file before is as it was.
 
     >>> import tempfile
+    >>> from pathlib import Path
     >>> folder = tempfile.TemporaryDirectory()
     >>> write_json(Path(folder.name) / "plan.json", {"widths": [4, 8]})
     >>> read_json(Path(folder.name) / "plan.json")
