@@ -2,8 +2,10 @@
 
 import errno
 import html.parser
+import importlib.util
 import json
 import os
+import py_compile
 import resource
 import shlex
 import shutil
@@ -124,6 +126,22 @@ def test_a_run_of_before_has_no_checksum(theirs, capsys):
     refused(capsys, "train", "--resume", folder)
     assert not ran.exists()
     assert run(capsys, "train", "--resume", folder, "--recipe", recipe, "--quiet")[0] == 0
+
+
+def test_a_cache_beside_the_recipe_is_not_run(theirs, capsys):
+    """The user has read the file; a .pyc beside it may say something else."""
+    folder, recipe, ran = theirs
+    file = Path(recipe.removesuffix(":mine"))
+    evil = file.with_name("evil.py")
+    evil.write_text(
+        f"import pathlib; pathlib.Path({str(ran)!r}).with_suffix('.evil').touch()\n" + OWN
+    )
+    cache = importlib.util.cache_from_source(str(file))
+    Path(cache).parent.mkdir(exist_ok=True)
+    unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH
+    py_compile.compile(str(evil), cache, invalidation_mode=unchecked)
+    assert run(capsys, "train", "--resume", folder, "--recipe", recipe, "--quiet")[0] == 0
+    assert ran.exists() and not ran.with_suffix(".evil").exists()
 
 
 @pytest.mark.parametrize(

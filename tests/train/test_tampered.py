@@ -112,7 +112,7 @@ FIELDS = [
     *(("settings.data", value) for value in (3, None)),
     *(("source.recipe", value) for value in (3, None, "", [], "a\0b", "x" * 20_000)),
     *(("source.settings", value) for value in (3, "epochs=3", [3], None)),
-    *(("source.data", value) for value in (3, [], "a\0b", "", "\ud800")),
+    *(("source.data", value) for value in (3, [], "a\0b", "", "\ud800", "a\nb")),
     *(("source.sha256", value) for value in (3, "abc", "G" * 64)),
     *(("source.fixed", value) for value in (1, "no")),
     *(("plan.stages", value) for value in (0, -1, 10**9, "3", 2.0)),
@@ -137,7 +137,8 @@ def test_a_field_that_no_run_writes(path, value, trainer, run):
     put(run, "source", source)
     read_config(run)
     put(run, path, value)
-    text = refused(trainer, run, str(run / "config.json"), path.split(".")[-1], error=InputError)
+    field = repr(path.split(".")[-1])[1:-1]
+    text = refused(trainer, run, str(run / "config.json"), field, error=InputError)
     assert "allowed" in text or "allowed are" in text
     if (
         value is not ...
@@ -315,6 +316,20 @@ STATES = {
         "the state is at example 1000000",
     ),
     "a batch of nothing": (lambda state: state["train"].update(batch_size=0), "batch_size=0"),
+    "another growth": (lambda state: state["grower"].update(stage=0), "the growth is at stage 0"),
+    "endless rings": (
+        lambda state: next(iter(state["grower"]["rings"]["history"].values())).__setitem__(
+            0, 2**31
+        ),
+        "a width was [2147483648, ",
+    ),
+    "no rings": (lambda state: state["grower"].update(rings=3), "does not fit this model"),
+    "a momentum that is none": (
+        lambda state: state["optimizer"].update(
+            state={0: {"momentum_buffer": 3}, 1: {"momentum_buffer": torch.zeros(1)}}
+        ),
+        "'momentum_buffer' of parameter 0 is a int, of others a tensor",
+    ),
     "another grower": (lambda state: state.update(grower={}), "the state lacks 'stage'"),
 }
 
@@ -544,10 +559,14 @@ def test_a_loss_with_weights_follows_the_device(tmp_path, monkeypatch):
 
 
 def interrupted_in(monkeypatch, target, name, real):
-    """Presses Ctrl-C when a function is called."""
+    """Presses Ctrl-C when a function is called for the first time."""
+
+    calls = []
 
     def pressed(*args, **kwargs):
-        press()
+        calls.append(1)
+        if len(calls) == 1:  # a second one ends at once
+            press()
         return real(*args, **kwargs)
 
     monkeypatch.setattr(target, name, pressed)

@@ -86,7 +86,7 @@ class _Decoder:
         tag = next(iter(node), None)  # the tag comes first
         if tag not in self._tags:
             raise CheckpointError(
-                f"the tree has an unknown tag '{tag}'. It was not made by growthring, or by a newer "
+                f"the tree has an unknown tag {tag!r:.60}. It was not made by growthring, or by a newer "
                 "version of it."
             )
         return self._tags[tag](node)
@@ -103,7 +103,9 @@ class _Decoder:
     def _tensor(self, node: Node) -> Tensor:
         name = node["tensor"]
         if name not in self._tensors:
-            raise CheckpointError(f"the tensor '{name}' is missing: the tree is of other tensors.")
+            raise CheckpointError(
+                f"the tensor {name!r:.200} is missing: the tree is of other tensors."
+            )
         tensor = self._tensors[name]
         try:
             if "dtype" in node:

@@ -69,6 +69,7 @@ def write_json(path: str | os.PathLike[str], value: Any) -> None:
         CheckpointError: it is not JSON or cannot be written; the file before is as it was.
 
     >>> import tempfile
+    >>> from pathlib import Path
     >>> folder = tempfile.TemporaryDirectory()
     >>> write_json(Path(folder.name) / "plan.json", {"widths": [4, 8]})
     >>> read_json(Path(folder.name) / "plan.json")
@@ -101,7 +102,7 @@ def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"the key '{twice}' is there twice")
+        raise ValueError(f"the key {twice!r} is there twice")
     return found
 
 

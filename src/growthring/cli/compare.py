@@ -157,6 +157,6 @@ def _print(out: Path, rows: list[Row], as_json: bool) -> None:
         print(dumps(results(rows, manifest)))
         return
     print(shown(format_table(rows, manifest.clock)))
-    print(shown("\n".join(["", *notes(rows, manifest)])))
+    print(shown("\n".join(["", *(" ".join(note.split()) for note in notes(rows, manifest))])))
     names = ("table.md", "results.json", "accuracy-cost.svg", "report.html")
     print(f"wrote {', '.join(str(out / name) for name in names)}")

@@ -168,8 +168,8 @@ class _Checker:
                     ", ".join(known) if len(known) < 12 else "the fields of growthring.train.Recipe"
                 )
                 raise InputError(
-                    f"'{self._path}': there is no field '{where}{key}'; allowed are {listed}. It was changed, or "
-                    "written by a newer growthring."
+                    f"'{self._path}': there is no field {where + key!r:.80}; allowed are {listed}. It was changed, "
+                    "or written by a newer growthring."
                 )
 
     def _need(self, value: Any, where: str, check: Check, allowed: str) -> None:
@@ -199,7 +199,7 @@ def _is_text(value: Any) -> bool:
 def _is_name(value: Any) -> bool:
     """Whether it is a text that can be a path."""
     try:
-        return _is_text(value) and bool(value) and b"\0" not in os.fsencode(value)
+        return _is_text(value) and bool(value) and not set(b"\0\r\n") & set(os.fsencode(value))
     except UnicodeEncodeError:  # half of a pair of surrogates
         return False
 

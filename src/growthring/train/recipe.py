@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 import dataclasses
 import functools
+import importlib.machinery
 import importlib.util
 import json
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from torch import nn
@@ -208,12 +209,23 @@ def load_recipe(source: str, known: Mapping[str, Callable[[], Recipe]]) -> Recip
     return recipe
 
 
+class _SourceLoader(importlib.machinery.SourceFileLoader):
+    """Runs what the file says, and not a __pycache__ beside it, which may say something else."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        """Compiles the source."""
+        path = self.get_filename(fullname)
+        code: CodeType = self.source_to_code(self.get_data(path), path)
+        return code
+
+
 def _load_file(file: Path) -> ModuleType:
     """A user's file as a module, which finds its neighbours, and which dataclasses and pickles find."""
     name = file.stem  # but a file named like a module must not replace it
     if name in sys.modules and getattr(sys.modules[name], "__file__", None) != str(file):
         name = f"{_PREFIX}{name}"
-    spec = importlib.util.spec_from_file_location(name, file)
+    loader = _SourceLoader(name, str(file))
+    spec = importlib.util.spec_from_file_location(name, file, loader=loader)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     folder = str(file.resolve().parent)

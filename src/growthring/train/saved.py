@@ -114,6 +114,33 @@ def totals_of(checkpoint: Checkpoint, plan: Plan) -> Totals:
     return totals
 
 
+def check_growth(checkpoint: Checkpoint, plan: Plan, totals: Totals) -> None:
+    """Refuses rings that are not those of the plan: they say how large the optimizer's tables are.
+
+    Raises:
+        CheckpointError: they are not.
+    """
+    grower = checkpoint.state["grower"]
+    if grower is None:
+        return
+    stage = min(totals.stage, plan.num_stages - 1)
+    if grower.get("stage", stage) != stage:
+        raise _foreign(
+            checkpoint, f"the growth is at stage {grower['stage']!r:.60}, the run at {stage}"
+        )
+    rings = grower.get("rings", {})
+    history = rings.get("history") if isinstance(rings, dict) else None
+    if not isinstance(history, dict):
+        return  # the Grower says what it lacks
+    for group, widths in history.items():
+        planned = [at.get(int(group)) if group.isdigit() else None for at in plan.stage_widths]
+        if widths != planned[: stage + 1]:
+            raise _foreign(
+                checkpoint,
+                f"a width was {widths!r:.60} over the stages, planned is {planned[: stage + 1]}",
+            )
+
+
 def check_plan(config: RunConfig, plan: Plan, folder: Path) -> None:
     """Refuses a plan that is not the one that the run began with.
 
@@ -161,12 +188,29 @@ def _checked_state(found: Checkpoint) -> dict[str, Any]:
     sums = state["sums"]
     if sums.shape != (3,) or sums.dtype != torch.float64:
         raise _foreign(found, f"'sums' is {sums.dtype} of shape {tuple(sums.shape)}")
+    _check_optimizer(found, state["optimizer"].get("state"))
     for name, value in state["model"].items():
         if not isinstance(name, str):
             raise _foreign(found, f"'model' has the key {name!r}")
         if isinstance(value, Tensor) and value.is_floating_point() and not _finite(value):
             raise _foreign(found, f"the weight '{name}' is not finite")
     return state
+
+
+def _check_optimizer(found: Checkpoint, state: Any) -> None:
+    """Refuses entries that are tensors for some parameters and something else for others."""
+    if not isinstance(state, dict) or not all(isinstance(e, dict) for e in state.values()):
+        raise _foreign(found, "'optimizer' has no table of states")
+    tensors = {
+        key for entries in state.values() for key, v in entries.items() if isinstance(v, Tensor)
+    }
+    for index, entries in state.items():
+        for key, value in entries.items():
+            if key in tensors and not isinstance(value, Tensor | None):
+                kind = type(value).__name__
+                raise _foreign(
+                    found, f"'{key}' of parameter {index} is a {kind}, of others a tensor"
+                )
 
 
 def _finite(value: Tensor) -> bool:

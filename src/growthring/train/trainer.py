@@ -38,7 +38,14 @@ from growthring.train.measure import Loss, OnDevice, batch_sums, evaluate
 from growthring.train.memory import PeakMemory
 from growthring.train.progress import Progress, Status
 from growthring.train.recipe import Recipe, differences
-from growthring.train.saved import Saved, check_plan, how_to_resume, open_run, totals_of
+from growthring.train.saved import (
+    Saved,
+    check_growth,
+    check_plan,
+    how_to_resume,
+    open_run,
+    totals_of,
+)
 from growthring.train.setup import (
     check,
     find_device,
@@ -216,6 +223,7 @@ class Trainer:
         self._say_versions(config.versions)
         self._costs, self._config = config.plan, config.content  # counted when the run began
         totals = totals_of(found, self.plan)
+        check_growth(found, self.plan, totals)
         try:
             self._take_up(found.state)
         except GrowthError:
