@@ -48,7 +48,7 @@ class Code:
         back: where to add what restores them.
 
     Attributes:
-        caches: the results that cached functions keep, by function.
+        caches: the cached functions.
     """
 
     KINDS = (types.FunctionType, type, functools._lru_cache_wrapper)
@@ -57,7 +57,7 @@ class Code:
         self._back = back
         self._names: set[str] = set()  # that the code refers to
         self._waiting: dict[str, list[Any]] = {}  # methods that nothing has referred to yet
-        self.caches: list[dict[Any, Any]] = []
+        self.caches: list[Any] = []
 
     def visit(self, item: Any) -> Iterable[Any]:
         """Notes how to restore one of `KINDS`; returns what it refers to."""
@@ -128,26 +128,39 @@ class Code:
         return name.startswith("__") and not is_built
 
     def _cache(self, item: Any) -> Iterable[Any]:
-        """A cached function: results that are new are forgotten again."""
+        """A cached function: results that are new are forgotten again.
+
+        A bounded cache keeps its results in a linked list beside the dict, which nobody else may touch:
+        if anything in it changed, all of it is forgotten and will be computed anew.
+        """
         cache = next(
             d for d in gc.get_referents(item) if isinstance(d, dict) and d is not item.__dict__
         )
-        self.caches.append(cache)
-        # in a bounded cache the results are in links, which are used again for other results
-        kept = {key: (value, _results(value)) for key, value in cache.items()}
+        self.caches.append(item)
+        kept = {key: _results(value) for key, value in cache.items()}
+        is_bounded = item.cache_parameters()["maxsize"] is not None
 
         def back() -> None:
-            for key in [k for k, v in cache.items() if k not in kept or kept[k][0] is not v]:
-                del cache[key]
-            for key, (value, results) in kept.items():
-                if key not in cache and all(
-                    a is b for a, b in zip(_results(value), results, strict=True)
-                ):
-                    cache[key] = value
+            now = {key: _results(value) for key, value in cache.items()}
+            if _same(now, kept):
+                return
+            if is_bounded:
+                item.cache_clear()
+                return
+            cache.clear()
+            cache.update({key: value for key, (value,) in kept.items()})
 
         self._back.append(back)
-        results = [r for _, found in kept.values() for r in found]
-        return [item.__wrapped__, *results]
+        return [item.__wrapped__, *(r for results in kept.values() for r in results)]
+
+
+def _same(now: dict[Any, list[Any]], kept: dict[Any, list[Any]]) -> bool:
+    """Whether two caches hold the very same results."""
+    return now.keys() == kept.keys() and all(
+        len(now[key]) == len(results)
+        and all(a is b for a, b in zip(now[key], results, strict=True))
+        for key, results in kept.items()
+    )
 
 
 def _results(value: Any) -> list[Any]:

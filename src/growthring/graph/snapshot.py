@@ -96,10 +96,11 @@ class Snapshot:
 
     def empty_caches(self) -> bool:
         """Lets cached functions compute anew until `restore`; whether there was anything to forget."""
-        caches = [] if self._code is None else [cache for cache in self._code.caches if cache]
-        for cache in caches:
-            cache.clear()
-        return bool(caches)
+        functions = [] if self._code is None else self._code.caches
+        filled = [function for function in functions if function.cache_info().currsize]
+        for function in filled:
+            function.cache_clear()
+        return bool(filled)
 
     def _restore(self) -> None:
         self._changed_data.clear()
