@@ -2104,7 +2104,7 @@ def ones_of_the_width() -> Made:
     ), randn(5, 4)
 
 
-@row(None, "operator")
+@row({"a": 6})
 def unfolded_patches() -> Made:
     return Net(
         lambda self, x: self.b(F.unfold(self.a(x), 3).mT), a=nn.Conv2d(3, 6, 1), b=nn.Linear(54, 3)
