@@ -172,7 +172,10 @@ def merge(new: Manifest, old: Manifest | None) -> Manifest:
 def entry_of(contender: Contender, recipe: Recipe, seeds: int) -> Entry:
     """A contender as the manifest has it."""
     own = contender.recipe(recipe, seed=0)
-    check_bounds(own)  # what is stored can be read again
+    try:
+        check_bounds(own)  # what is stored can be read again
+    except InputError as error:
+        raise InputError(f"contender '{contender.name}': {error}") from error
     grows = not (own.fixed or own.small)
     return Entry(contender.settings, contender.text, seeds, own.epochs, own.fixed, grows)
 
