@@ -185,6 +185,7 @@ def render(rows: Sequence[Row]) -> str:
             libraries=libraries,
         )
     ]
+    lines.append((ROOT / "scripts" / "models" / "limits.md").read_text(encoding="utf-8"))
     columns = [f"{mode}, {name}" for mode in MODES for name in TYPES]
     for library in LIBRARIES:
         chosen = [r for r in rows if r.entry.library == library]

@@ -225,6 +225,10 @@ def normalised(
 def faded_module(module: nn.Module, x: Tensor, fades: Mapping[int, Fade]) -> Tensor:
     """A plain `nn.LayerNorm` or `nn.RMSNorm` with weights, without its own code."""
     assert isinstance(module, (nn.LayerNorm, nn.RMSNorm))
+    if x.is_nested:  # what nn.TransformerEncoder makes of padded sequences in eval mode
+        return torch.nested.as_nested_tensor(
+            [faded_module(module, part, fades) for part in x.unbind()]
+        )
     kind = "layer_norm" if isinstance(module, nn.LayerNorm) else "rms_norm"
     names = ("normalized_shape", "weight", "bias", "eps")
     given = {name: getattr(module, name, None) for name in names}
