@@ -19,21 +19,22 @@ from growthring.graph.skeleton import copy_with, named_tensors
 from growthring.methods.base import GrowthMethod, Job, Step
 from growthring.methods.paired import Paired
 from growthring.plan import Plan
-from growthring.trials import Trial, make_trials, rounding_limit, run, worst
+from growthring.trials import Trial, make_trials, rounding_limit, run, runs, worst
 
 _LIFTED = Arithmetic(lifted=True)
 _WITHOUT_EPS = Arithmetic(lifted=True, without_eps=True)
 
 
 def prove(plan: Plan, method: GrowthMethod) -> None:
-    """Raises if a thin 64-bit twin of the model changes its outputs when it grows.
+    """Raises if a thin 64-bit twin of the model changes its outputs when it grows; once for each plan.
 
     Args:
         plan: its first growth that widens anything is tried.
         method: how to grow; one that searches on data, or changes the function anyway, is replaced by pairs.
     """
     stage = next((t for t in range(1, plan.num_stages) if _differs(plan, t)), None)
-    if stage is None:
+    proven: set[tuple[str, str]] = plan.__dict__.setdefault("_proven", set())
+    if stage is None or (method.name, method.mode) in proven:
         return
     exact: list[tuple[GrowthMethod, Arithmetic]] = [(Paired("off"), _LIFTED)]
     has_eps = any(record.kind == "norm" for record in plan.groups.records)
@@ -41,32 +42,35 @@ def prove(plan: Plan, method: GrowthMethod) -> None:
         exact.append((method, _WITHOUT_EPS))
     elif not isinstance(method, Paired) and not method.searches:
         exact.append((method, _LIFTED))
+    inputs = tree_map(widened, plan.example_inputs)
+    lifts = runs(_twin(plan, True), inputs, plan.outputs, False, _LIFTED)
+    if not lifts:  # some kernels take no 64 bits, some code no other arithmetic
+        inputs, exact = plan.example_inputs, [(tried, Arithmetic()) for tried, _ in exact[:1]]
     trials: list[Trial] | None = None
     for tried, arithmetic in exact:
-        twin = _twin(plan)
+        twin = _twin(plan, lifts)
         if trials is None:
-            inputs = tree_map(widened, plan.example_inputs)
-            trials, _ = make_trials(twin, inputs, plan.outputs, _LIFTED)
+            trials, _ = make_trials(twin, inputs, plan.outputs, arithmetic)
         _try(plan, tried, arithmetic, twin, trials, stage)
+    proven.add((method.name, method.mode))
 
 
 def _differs(plan: Plan, stage: int) -> bool:
     return plan.stage_widths[stage] != plan.stage_widths[0]
 
 
-def _twin(plan: Plan) -> nn.Module:
-    """The seed in 64 bits, all of its values moved at random: what is zero hides mistakes."""
+def _twin(plan: Plan, lifts: bool) -> nn.Module:
+    """The seed, in 64 bits if it `lifts`, all of its values moved at random: what is zero hides mistakes."""
     seed = plan.build_seed()
     generator = torch.Generator().manual_seed(0)
     statistics = {n: s.kind for n, s in plan.groups.specs.items() if s.kind in ("mean", "variance")}
     tensors = {}
     for name, tensor in named_tensors(seed).items():
-        wide = widened(tensor.detach().clone())
+        wide = widened(tensor.detach().clone()) if lifts else tensor.detach().clone()
         is_number = wide.is_floating_point() or wide.is_complex()
         if is_number and (isinstance(tensor, nn.Parameter) or name in statistics):
-            drawn = torch.randn(wide.shape, generator=generator, dtype=torch.float64).to(
-                wide.device
-            )
+            drawn = torch.randn(wide.shape, generator=generator, dtype=torch.float64)
+            drawn = drawn.to(wide.device, wide.real.dtype if wide.is_complex() else wide.dtype)
             if statistics.get(name) == "variance":
                 wide = wide * (1 + 0.3 * drawn.tanh())
             else:
@@ -100,12 +104,15 @@ def _try(
             continue
         chosen = [t for t in trials if t.training is training]
         found = change.relative
-        limit = rounding_limit(twin, chosen, plan.outputs, found, lifted=True)
+        limit = rounding_limit(twin, chosen, plan.outputs, found, arithmetic.lifted)
         if not found <= limit:
-            mode = "train" if training else "eval"
+            mode, bits = (
+                "train" if training else "eval",
+                ", in 64 bits" if arithmetic.lifted else "",
+            )
             raise GrowthStepError(
-                f"a trial growth of {plan.groups.model_type} to the widths of stage {stage}, in 64 bits, changes "
-                f"the outputs in {mode} mode by {found:.1e} (relative; rounding explains {limit:.0e}), so some "
+                f"a trial growth of {plan.groups.model_type} to the widths of stage {stage}{bits}, changes the "
+                f"outputs in {mode} mode by {found:.1e} (relative; rounding explains {limit:.0e}), so some "
                 "layer does not follow its rule. Nothing was changed. Please report the model, and freeze the "
                 "layers concerned meanwhile (gr.plan(..., freeze=[...]))."
             )

@@ -21,6 +21,8 @@ _FEW_LIFTED = 1e5
 # Rounding errors that are drawn at random are this much smaller than the worst that a sum can do.
 _SAFETY = 64
 _LARGEST = 0.05
+# Units in the last place that deep networks may lose; where rounding cannot be measured.
+_UNKNOWN = 4e4
 
 
 @dataclass(frozen=True)
@@ -47,33 +49,34 @@ def make_trials(
     """
     how = arithmetic or Arithmetic()
 
-    def runs(tried: ExampleInputs, training: bool = False) -> bool:
-        return _runs(model, tried, outputs, training, how)
+    def takes(tried: ExampleInputs, training: bool = False) -> bool:
+        return runs(model, tried, outputs, training, how)
 
-    fresh = fresh_inputs(inputs, torch.Generator().manual_seed(0), runs)
+    fresh = fresh_inputs(inputs, torch.Generator().manual_seed(0), takes)
     result = [Trial(inputs, False), Trial(fresh, False)]
     # statistics over a batch of one fail
-    example = inputs if batch_size(inputs) != 1 or runs(inputs, True) else resized(inputs, 2)
-    result += [Trial(tried, True) for tried in (example, fresh) if runs(tried, True)]
+    example = inputs if batch_size(inputs) != 1 or takes(inputs, True) else resized(inputs, 2)
+    result += [Trial(tried, True) for tried in (example, fresh) if takes(tried, True)]
     if any(trial.training for trial in result):
         return result, []
     return result, ["train mode was not looked at: it does not take the example inputs"]
 
 
-def _runs(
+def runs(
     model: nn.Module,
     inputs: ExampleInputs,
     outputs: Sequence[str] | None,
     training: bool,
     arithmetic: Arithmetic,
 ) -> bool:
+    """Whether a model's own code runs on these inputs in this mode, and gives numbers."""
     try:
-        outputs_of(model, inputs, outputs, training, arithmetic)
+        found = outputs_of(model, inputs, outputs, training, arithmetic).returned
     except GrowthError:
         raise
     except Exception:  # the model's own code may raise anything
         return False
-    return True
+    return not any(bool(torch.isnan(t).any()) for t in found if t.is_floating_point())
 
 
 def run(
@@ -123,7 +126,10 @@ def rounding_limit(
     limit = min((_FEW_LIFTED if lifted else _FEW) * eps, _LARGEST)
     if found <= limit:
         return limit
-    plain = run(model, trials, outputs, Arithmetic(lifted=lifted))
-    disturbed = run(model, trials, outputs, Arithmetic(lifted=lifted, rounded=0))
+    try:
+        plain = run(model, trials, outputs, Arithmetic(lifted=lifted))
+        disturbed = run(model, trials, outputs, Arithmetic(lifted=lifted, rounded=0))
+    except Exception:  # code that runs with no other arithmetic than its own
+        return min(_UNKNOWN * eps, _LARGEST)
     errors = [a.change_to(b).relative for a, b in zip(plain, disturbed, strict=True)]
     return max(limit, min(_SAFETY * max(errors, default=0.0), _LARGEST))

@@ -116,7 +116,9 @@ def outputs_of(
     """
     try:
         return _pass(model, inputs, names, training, arithmetic.running())
-    except Exception:
+    except Exception as error:
+        if isinstance(error, NotImplementedError) or "_dynamo" in type(error).__module__:
+            torch._dynamo.reset()  # torch.cond and the like fail from then on if they failed once
         if arithmetic != _PLAIN:
             raise
     # code of the model's own that does not run under a dispatch mode, or that fails anyway

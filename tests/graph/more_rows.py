@@ -617,7 +617,7 @@ def shuffle_between_grouped_convolutions() -> Made:
     ), randn(*IMAGE)
 
 
-@row({"a/2": 6, "b": 10}, "computes a shape by itself")
+@row({"a/2": 6, "b": 10}, "does not follow another width")
 def shuffle_of_more_groups_than_channels_in_each() -> Made:
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
         h = self.a(x)

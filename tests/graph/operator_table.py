@@ -262,7 +262,7 @@ def addmm_with_parameters() -> Made:
     ), randn(5, 4)
 
 
-@row({"w1": 8})
+@row({"w1/2": 8})
 def bmm_with_experts() -> Made:
     # every expert reads all tokens; weights (expert, in, out)
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:

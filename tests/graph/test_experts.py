@@ -247,7 +247,7 @@ def test_tokens_that_are_summed_over_in_groups() -> None:
     torch.manual_seed(0)
     x = randn(8, 3).float()
     groups = gr.discover_width_groups(Sums(), x)
-    assert [g.name for g in groups.growable] == ["b"]
+    assert "b" in [g.name for g in groups.growable]
     plan = gr.plan(Sums(), x, stages=2, growth=None, round_to=1)
     model = plan.build_seed()
     before = outputs(model, x, False)

@@ -146,7 +146,7 @@ GROWS = [
     (checkpointed, {"a": 8, "c": 6}),
 ]
 FREEZES = [
-    (branch_with_a_norm, "normalises it in a branch"),
+    (branch_with_a_norm, "in a branch, where a fade does not reach"),
     (loop, "operator 'higher_order.while_loop' in '(model)' has no axis rule"),
     (scanned, "operator 'higher_order.scan' in '(model)' has no axis rule"),
     (forward_derivative, "operator 'higher_order._unpack_dual' in '(model)' has no axis rule"),

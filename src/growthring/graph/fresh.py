@@ -46,6 +46,8 @@ def resized(
 def redrawn(inputs: ExampleInputs, generator: torch.Generator) -> ExampleInputs:
     """The inputs with entries drawn from their own; a floating-point tensor of one value gets normal ones.
 
+    Masks (truth values, infinities) stay.
+
     >>> drawn = redrawn(torch.tensor([1, 2, 2]), torch.Generator().manual_seed(0))
     >>> set(drawn.tolist()) <= {1, 2}
     True
@@ -112,6 +114,8 @@ def _repeat(tensor: torch.Tensor, shape: list[int]) -> torch.Tensor:
 def _redraw(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     entries = tensor.detach().reshape(-1)
     is_number = tensor.is_floating_point() or tensor.is_complex()
+    if tensor.dtype == torch.bool or (is_number and not bool(torch.isfinite(entries).all())):
+        return tensor  # a mask: at random, it might leave nothing
     if is_number and bool((entries == entries[0]).all()):
         kind = tensor.dtype if tensor.dtype.itemsize >= 4 else torch.float32
         drawn = torch.randn(tensor.shape, generator=generator, dtype=kind)

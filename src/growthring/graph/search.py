@@ -21,6 +21,7 @@ from growthring.graph.trace import ExampleInputs
 from growthring.graph.unify import Reason
 
 TIES: tuple[Tie, ...] = ("apart", "equal", "proportional")
+_MOST_SETS = 8  # of widths that move together, among which a culprit is looked for
 # One entry of a config is for all layers.
 CONFIG_TIES: tuple[Tie, ...] = ("alike", "equal", "proportional")
 _LEAST_STEPS = 4
@@ -90,7 +91,26 @@ class Search:
             result, last, used = fit(probe, self.constant), tie, probe
             if not result.blocked:
                 break
+        if result.blocked:
+            result.blocked = self._culprits(last, growing, used) or result.blocked
         return result, last, used
+
+    def _culprits(self, tie: Tie, growing: Sequence[int], probe: Probe) -> list[Ref]:
+        """One set of widths that move together and without which all others can change; none if there is no such set."""
+        number = self._sets(tie, growing)
+        sets: dict[int, list[int]] = {}
+        for group in growing:
+            if probe.small[group] != probe.full[group]:
+                sets.setdefault(number(Ref(group)), []).append(group)
+        if not 1 < len(sets) <= _MOST_SETS:
+            return []
+        for members in sets.values():
+            small = Sizes(self.analysis.unifier)
+            small.update(probe.small)
+            small.update({group: probe.full[group] for group in members})
+            if not fit(self.analysis.at(probe, small, self.build), self.constant).blocked:
+                return [Ref(group) for group in members]
+        return []
 
     def _follow_config(self, growing: Sequence[int]) -> Sequence[Tie]:
         """The ties to try; where the model is built from a config, those with which that can follow."""
