@@ -68,6 +68,7 @@ def test_off_is_exact_in_float64(name: str) -> None:
     check_contract(plan_of(name), "off", 1e-12, training=BY_NAME[name].training)
 
 
+@pytest.mark.slow  # the same rules as in float64, with room for rounding
 @pytest.mark.parametrize("name", GROWING)
 def test_off_is_exact_in_float32(name: str) -> None:
     plan = in_dtype(plan_of(name), torch.float32)

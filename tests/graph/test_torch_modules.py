@@ -236,6 +236,7 @@ def test_every_module_of_torch_is_here() -> None:
     assert found - known <= {"LinearCrossEntropyLoss"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", GROWS)
 def test_module_grows_exactly(name: str) -> None:
     torch.manual_seed(0)
@@ -245,6 +246,7 @@ def test_module_grows_exactly(name: str) -> None:
     check_contract(plan, "off", 1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EITHER)
 def test_module_grows_exactly_or_says_why_not(name: str) -> None:
     torch.manual_seed(0)

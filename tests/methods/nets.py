@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -376,3 +377,8 @@ def split_by_hand(
     wide = copy.deepcopy(plan.model)
     wide.load_state_dict(tensors)
     return wide
+
+
+def marked(names, fast):
+    """Parameters of a test, those that are not among the fast ones marked slow."""
+    return [pytest.param(n, marks=() if n in fast else pytest.mark.slow) for n in names]

@@ -13,6 +13,7 @@ from torch.optim.swa_utils import AveragedModel
 import growthring as gr
 from tests.growth_contract import call, in_dtype
 from tests.methods.nets import (
+    marked,
     mlp as make_mlp,
     parents,
     plan_of as plan_of_net,
@@ -142,7 +143,7 @@ def assert_copies(model, optimizer, keys):
 
 @pytest.mark.parametrize("noise", [0.0, 0.01])
 @pytest.mark.parametrize("kind", COPIES)
-@pytest.mark.parametrize("method", STEPS)
+@pytest.mark.parametrize("method", marked(STEPS, {"paired preserving", "net2net", "splitting"}))
 def test_a_copy_that_equals_the_weights_equals_them_after_a_growth(method, kind, noise):
     _, model, optimizer, grower = started(method, kind, noise=noise)
     keys = copy_keys(kind)
@@ -291,7 +292,7 @@ def as_saved(grower, model, optimizer):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("method", MADE)
+@pytest.mark.parametrize("method", marked(MADE, {"paired", "net2net"}))
 def test_shapes_fit_training_goes_on_and_resumes_bit_for_bit(method, kind):
     """In float32: torch itself casts ASGD's and NAdam's scalars to the parameter's type as it loads them."""
     plan, model, optimizer, grower = started(method, kind, torch.float32)

@@ -56,6 +56,7 @@ def test_grows_exactly_into_the_given_model(entry: Entry) -> None:
     assert change.absolute == 0.0
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("method", ["net2net", "random"])
 @pytest.mark.parametrize("entry", _marked([e for e in CATALOGUE if e.expect == "grows"]))

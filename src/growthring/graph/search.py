@@ -96,7 +96,7 @@ class Search:
         return result, last, used
 
     def _culprits(self, tie: Tie, growing: Sequence[int], probe: Probe) -> list[Ref]:
-        """One set of widths that move together and without which all others can change; none if there is no such set."""
+        """A set of widths that move together without which all others can change; none if there is no such set."""
         number = self._sets(tie, growing)
         sets: dict[int, list[int]] = {}
         for group in growing:
