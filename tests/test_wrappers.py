@@ -210,14 +210,6 @@ class Wrapping(torch.optim.Optimizer):
         return self.optimizer.step(closure)
 
 
-class Lookahead(torch.optim.Optimizer):
-    """Slow weights of its own around another optimizer."""
-
-    def __init__(self, inner):
-        self.inner = inner
-        super().__init__([p for g in inner.param_groups for p in g["params"]], {"lr": 0.1})
-
-
 class Hidden(Wrapping):
     """Wraps without an attribute that shows it."""
 
@@ -234,10 +226,9 @@ def real_accelerated(optimizer):
 
 
 WRAPPERS = {
-    "accelerated": (Wrapping, r"Wrapping wraps another optimizer \(SGD, in its attribute 'optimizer'\)"),
-    "lookahead": (Lookahead, r"Lookahead wraps another optimizer \(SGD, .*optimizer.inner"),
+    "accelerated": (Wrapping, r"Wrapping has no 'param_groups' of its own: it stands for another optimizer"),
     "hidden": (Hidden, r"Hidden has no 'param_groups' of its own: it stands for another optimizer. Pass that one"),
-    "accelerate": (real_accelerated, r"AcceleratedOptimizer wraps another optimizer.*optimizer.optimizer"),
+    "accelerate": (real_accelerated, r"AcceleratedOptimizer has no .* of its own: it stands for another optimizer"),
 }  # fmt: skip
 
 

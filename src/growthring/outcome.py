@@ -88,7 +88,8 @@ class Outcome:
             return
         found, is_literal = change.relative, self._step.mode in ("paper", "constraint")
         if is_literal:
-            if factors.violations:
+            # such a rule does not ask what ε does to a batch's statistics; the report says it
+            if factors.violations or (mode == "train" and self._has_eps(mode)):
                 return
             found = change.relative_after_scale
         plan = self._step.plan

@@ -537,7 +537,7 @@ def _run(
                 call = f"{BRANCH} {module}"
             inlined = _inline(node, args, kwargs, result, module, call)
             if inlined is None:
-                env[node] = _as_values(node.meta.get("val"))
+                env[node] = _aliased(node.target, args, _as_values(node.meta.get("val")))
                 made = _operator(node.target, args, kwargs, env[node], module, call)
                 if (
                     made.outputs or made.writes
@@ -594,6 +594,19 @@ def _inline(
     if isinstance(values, tuple) and len(values) == 1 and isinstance(values[0], tuple):
         values = list(values[0])
     return values
+
+
+def _aliased(target: Any, args: tuple[Any, ...], returned: Any) -> Any:
+    """What an in-place operator returns lies in the memory that it wrote to, whatever the trace says."""
+    schema: Any = getattr(target, "_schema", None)
+    alias = schema.returns[0].alias_info if schema is not None and schema.returns else None
+    if alias is None or not alias.is_write or not isinstance(returned, Value):
+        return returned
+    for argument, given in zip(schema.arguments, args, strict=False):
+        own = argument.alias_info
+        if own is not None and own.before_set & alias.before_set and isinstance(given, Value):
+            return replace(returned, storage=given.storage)
+    return returned
 
 
 def _operator(
