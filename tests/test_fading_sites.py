@@ -112,7 +112,7 @@ def test_one_place_over_widths_of_one_size_grows_them_together():
 def branching(key):
     def forward(self, x):
         h = self.a(x)
-        if x.shape[0] > 6:
+        if x.shape[0] > 9:
             h = key(h)
         return self.o(F.layer_norm(h, self.a.weight.shape[:1]))
 
@@ -134,14 +134,26 @@ def test_a_statistic_that_was_not_traced_is_loud(key):
     with pytest.raises(
         gr.GrowthError, match=r"was not met when the model was traced[\s\S]*Grower.finish"
     ):
-        model(randn(7, 4))
+        model(randn(10, 4))
     grower.finish()
-    model(randn(7, 4))
+    model(randn(10, 4))
+
+
+def test_a_statistic_that_only_fresh_inputs_meet_is_refused_when_the_grower_is_made():
+    def forward(self, x):
+        h = self.a(x)
+        h = h - h.mean(-1, keepdim=True) if x.shape[0] > 6 else h
+        return self.o(F.layer_norm(h, self.a.weight.shape[:1]))
+
+    torch.manual_seed(0)
+    model = Net(forward, a=nn.Linear(4, D), o=nn.Linear(D, 3))
+    with pytest.raises(gr.GrowthError, match="was not met when the model was traced"):
+        grown(model, randn(6, 4))
 
 
 def test_a_statistic_over_another_size_that_was_not_traced_is_nobodys_business():
     _, model, _ = grown(branching(lambda h: h - h.mean(0, keepdim=True)), randn(6, 4))
-    model(randn(7, 4))
+    model(randn(10, 4))
     with pytest.raises(gr.GrowthError, match="was not met"):
         model(randn(D, 4))  # cannot be told from the width
 
@@ -149,12 +161,12 @@ def test_a_statistic_over_another_size_that_was_not_traced_is_nobodys_business()
 def test_code_that_reduces_another_axis_for_other_inputs_is_loud():
     def forward(self, x):
         h = self.a(x)
-        return self.o(h - h.mean(-1 if x.shape[0] < 7 else 0, keepdim=True))
+        return self.o(h - h.mean(-1 if x.shape[0] < 10 else 0, keepdim=True))
 
     torch.manual_seed(0)
     _, model, _ = grown(Net(forward, a=nn.Linear(4, D), o=nn.Linear(D, 3)), randn(6, 4))
     with pytest.raises(gr.GrowthError, match="reduces axes of sizes"):
-        model(randn(8, 4))
+        model(randn(11, 4))
 
 
 # Activation checkpointing.
@@ -592,7 +604,7 @@ class OwnFunction(torch.autograd.Function):
 def test_an_autograd_function_that_was_not_traced_is_loud():
     _, model, _ = grown(branching(OwnFunction.apply), randn(6, 4))
     with pytest.raises(gr.GrowthError, match="was not met when the model was traced"):
-        model(randn(7, 4))
+        model(randn(10, 4))
 
 
 def test_flattened_pictures_of_another_size():

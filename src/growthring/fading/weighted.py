@@ -112,7 +112,10 @@ def weighted(call: Call, fades: Mapping[int, Fade]) -> Any:
     if any(fade.is_spread for fade in fades.values()):
         pair = isinstance(result, tuple)
         result = (result[0], result[1] * weights) if pair else result * weights
-    if torch.is_autocast_enabled(x.device.type):  # which type autocast gives is its own affair
+    kind = x.device.type
+    if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(
+        kind
+    ):  # which type autocast gives is its own affair
         plain = call.run()
         return _cast(result, plain if isinstance(plain, tuple) else (plain,))
     dtype = call.given.get("dtype") or x.dtype
