@@ -210,8 +210,9 @@ def test_no_cache_keeps_a_tensor_without_values(make, is_warm):
         with contextlib.nullcontext() if is_known else contextlib.suppress(WidthGroupError):
             plan = gr.plan(net, X, stages=2, start=0.5)
             assert plan.footprints[0].flops < plan.footprints[1].flops
-        if is_known:
-            assert net.table.cache_info().currsize == 1
+        if is_known:  # a bounded cache may forget
+            is_bounded = net.table.cache_parameters()["maxsize"] is not None
+            assert net.table.cache_info().currsize in ((0, 1) if is_bounded else (1,))
         assert type(net(X)) is torch.Tensor
         return
     plan = gr.plan(net, X, stages=2, start=0.5)

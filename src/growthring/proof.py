@@ -46,6 +46,8 @@ def prove(plan: Plan, method: GrowthMethod) -> None:
     lifts = runs(_twin(plan, True), inputs, plan.outputs, False, _LIFTED)
     if not lifts:  # some kernels take no 64 bits, some code no other arithmetic
         inputs, exact = plan.example_inputs, [(tried, Arithmetic()) for tried, _ in exact[:1]]
+        if not runs(_twin(plan, False), inputs, plan.outputs, False, Arithmetic()):
+            return  # the plan's model has changed since (a table was filled): `grow` measures the seed
     trials: list[Trial] | None = None
     for tried, arithmetic in exact:
         twin = _twin(plan, lifts)
