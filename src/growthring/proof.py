@@ -15,8 +15,10 @@ from torch.utils._pytree import tree_map
 from growthring.body import Body
 from growthring.errors import GrowthStepError
 from growthring.graph.arithmetic import Arithmetic, widened
+from growthring.graph.magnitudes import effective
 from growthring.graph.skeleton import copy_with, named_tensors
 from growthring.methods.base import GrowthMethod, Job, Step
+from growthring.methods.magnitudes import following_magnitudes
 from growthring.methods.paired import Paired
 from growthring.plan import Plan
 from growthring.trials import Trial, make_trials, rounding_limit, run, runs, worst
@@ -95,7 +97,8 @@ def _try(
     before = run(twin, trials, plan.outputs, arithmetic)
     if any(bool(torch.isnan(t).any()) for outputs in before for t in outputs.returned):
         return  # random values are none that this model takes; `grow` measures the model's own
-    growth = method.grow(Job(step, twin, body.tensors, generator))
+    tensors = effective(plan.groups.specs, body.tensors)
+    growth = following_magnitudes(method.grow(Job(step, twin, tensors, generator)), step)
     if growth.change is not None:
         return
     body.install(step, growth.tensors(body.tensors, generator), {})

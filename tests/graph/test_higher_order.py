@@ -227,6 +227,6 @@ def test_a_graph_of_unknown_form_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     def broken(*args: Any) -> Any:
         raise KeyError("new in this version of torch")
 
-    monkeypatch.setattr("growthring.graph.trace._run", broken)
+    monkeypatch.setattr("growthring.graph.flatten._run", broken)
     with pytest.raises(gr.GrowthError, match=r"a form that is not known.*new in this version"):
         trace(nn.Linear(2, 3), torch.zeros(1, 2))

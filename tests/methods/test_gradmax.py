@@ -693,3 +693,14 @@ def test_a_plan_that_freezes_what_is_not_understood_grows_the_rest():
     assert model[0].out_channels == 5
     assert distance(before, model(plan.example_inputs).detach()) <= 1e-12
     assert math.isfinite(float(loss(model(batches[0][0]), batches[0][1])))
+
+
+def test_a_layer_that_reads_one_channel_is_no_depthwise_filter():
+    """It makes units of its own, also where others write the same residual stream."""
+    torch.manual_seed(0)
+    model = zoo.resnet8(width=8, in_channels=1).double()
+    plan = gr.plan(model, torch.zeros(2, 1, 8, 8, dtype=torch.float64), stages=2)
+    batch = torch.randn(8, 1, 8, 8, dtype=torch.float64), torch.arange(8) % 10
+    seed = plan.build_seed()
+    grower = gr.Grower(seed, plan, method="gradmax", batches=[batch], loss=F.cross_entropy, noise=0.0)
+    assert grower.grow().change.relative < 1e-12

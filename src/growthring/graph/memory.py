@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from growthring.graph.trace import Op, Value
+    from growthring.graph.operators import Op, Value
 
 _DROPOUTS = tuple(f"aten.{kind}dropout." for kind in ("", "feature_", "alpha_", "feature_alpha_"))
 

@@ -103,14 +103,14 @@ class UnbornGrowth(Growth):
                 new[rows[:, None], where[None, :]] = vectors.to(new).movedim(0, 1)
 
     def _is_filter(self, spec: TensorSpec) -> bool:
-        """Whether a weight is depthwise: another weight writes the same units."""
+        """Whether a weight is depthwise: the number of groups of its layer follows the units that it writes.
+
+        A layer that reads a picture of one channel looks the same, but makes units of its own.
+        """
         written = {r.group for r in refs(spec.axes[0])}
-        return any(
-            other.kind == "weight"
-            and other.name != spec.name
-            and written & {r.group for r in refs(other.axes[0])}
-            and 0 not in other.read
-            for other in self.step.plan.groups.specs.values()
+        groups = self.step.plan.groups.attributes.get((spec.name.rpartition(".")[0], "groups"))
+        return isinstance(groups, tuple) and any(
+            r.group in written for axis in groups for r in refs(axis)
         )
 
     def gradient_divisors(self, old: Mapping[str, Tensor]) -> Divisors:
