@@ -11,6 +11,7 @@ from torch import nn
 from torch.func import functional_call
 
 import growthring as gr
+from growthring import zoo
 from growthring.errors import InputError
 from growthring.methods.base import Job, Step
 from growthring.methods.gradients import gradient_matrices, leading_vectors
@@ -702,5 +703,7 @@ def test_a_layer_that_reads_one_channel_is_no_depthwise_filter():
     plan = gr.plan(model, torch.zeros(2, 1, 8, 8, dtype=torch.float64), stages=2)
     batch = torch.randn(8, 1, 8, 8, dtype=torch.float64), torch.arange(8) % 10
     seed = plan.build_seed()
-    grower = gr.Grower(seed, plan, method="gradmax", batches=[batch], loss=F.cross_entropy, noise=0.0)
+    grower = gr.Grower(
+        seed, plan, method="gradmax", batches=[batch], loss=F.cross_entropy, noise=0.0
+    )
     assert grower.grow().change.relative < 1e-12

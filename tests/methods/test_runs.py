@@ -29,7 +29,7 @@ OPTIMIZERS = {
     "lars": ("optimizer=lars", "lr=0.5", "optimizer_options={}"),
 }
 QUICK = [(m, "sgd") for m in METHODS] + [
-    (m, o) for o in OPTIMIZERS if o != "sgd" for m in ("net2net", "firefly")
+    (m, o) for o in OPTIMIZERS if o != "sgd" for m in ("net2net",)
 ]
 GRID = [
     pytest.param(m, o, marks=[] if (m, o) in QUICK else [pytest.mark.slow])

@@ -572,7 +572,9 @@ def interrupted_in(monkeypatch, target, name, real):
     monkeypatch.setattr(target, name, pressed)
 
 
-@pytest.mark.parametrize("name", ["write_checkpoint", "write_json"])
+@pytest.mark.parametrize(
+    "name", ["write_checkpoint", pytest.param("write_json", marks=pytest.mark.slow)]
+)
 def test_ctrl_c_while_a_run_begins_leaves_one_that_can_be_resumed(name, monkeypatch, tmp_path):
     from growthring.train import trainer as module
 
