@@ -57,8 +57,9 @@ class Rebuild:
 
     def units(self) -> list[int]:
         """Numbers that the config may want widths to be multiples of: its own, such as the number of heads."""
-        held = {n for _, n in leaves(getattr(self._model, "config", None), "config")}
-        return [1, *sorted(n for n in held if type(n) is int and 1 < n <= _LARGEST_UNIT)]
+        found = leaves(getattr(self._model, "config", None), "config")
+        held = {n for _, n in found if type(n) is int}
+        return [1, *sorted(n for n in held if 1 < n <= _LARGEST_UNIT)]
 
     def _build(
         self, rules: Rules, before: Mapping[int, int], after: Mapping[int, int]
