@@ -382,7 +382,8 @@ def test_masks_may_hold_infinities():
             return self.b(self.a(x).relu()) + mask.exp()
 
     mask = torch.tensor([[0.0, -math.inf]])
-    gr.plan(Masked(), (torch.randn(1, 4, generator=X), mask), stages=2)
+    plan = gr.plan(Masked(), (torch.randn(1, 4, generator=X), mask), stages=2)
+    assert plan.groups["a"].grows
 
 
 def test_verify_in_train_mode():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 from torch import nn
@@ -23,17 +23,13 @@ def computed_tensors(model: nn.Module) -> Iterator[torch.Tensor]:
                     yield item
 
 
-def refresh(model: nn.Module) -> list[Callable[[], None]]:
-    """Computes the weights of weight-normalised modules anew, as their hooks will; returns what undoes it."""
-    undo: list[Callable[[], None]] = []
+def refresh(model: nn.Module) -> None:
+    """Computes the weights of weight-normalised modules anew, as their hooks will."""
     for module in model.modules():
         for hook in module._forward_pre_hooks.values():
             if isinstance(hook, WeightNorm):
-                old, name = getattr(module, hook.name), hook.name
-                undo.append(lambda m=module, n=name, v=old: setattr(m, n, v))  # type: ignore[misc]
                 with torch.no_grad():
-                    setattr(module, name, hook.compute_weight(module))
-    return undo
+                    setattr(module, hook.name, hook.compute_weight(module))
 
 
 def unsupported(model: nn.Module) -> dict[str, Reason]:
