@@ -112,7 +112,10 @@ def _measure_in(row: Row, prepared: Prepared, name: str) -> None:
         if name == "float32":
             row.rounding = f"{outcome.rounding:.0e}" if outcome.rounding else NO_DOUBLE
         for label, worst in modes.items():
-            limit = bound(TYPES[name], mode, label == "train", outcome.rounding)
+            rounding = outcome.rounding
+            if label == "train":
+                rounding = max(rounding, outcome.rounding_training)
+            limit = bound(TYPES[name], mode, label == "train", rounding)
             if worst is not None and not worst <= limit:
                 text = f"{name}, mode {mode}: changed its outputs in {label} mode by {worst:.1e}"
                 row.complaints.append(text)
@@ -162,7 +165,7 @@ at random, and running statistics set to those of the inputs, so that the output
 | parameters | seed → full |
 | off, preserving | largest relative change of any output at any growth step, in eval / train mode, by mode of variance transfer and precision; float64 is 64-bit arithmetic throughout, also where the model's own code casts to fewer |
 | rounding | what float32 alone does: the seed before any growth, in float32 against itself in float64 |
-| exact | ≤ 1e-12 in float64; in float32 ≤ 1e-5, or a few times the model's own rounding where that is more; in mode preserving the ε inside norms may leave up to 1e-3 |
+| exact | ≤ 1e-12 in float64, ≤ 1e-5 in float32, or a few times the model's own rounding where that is more; in mode preserving the ε inside norms may leave up to 1e-3 |
 | — | the model's own code does not run in float64, or its train mode not on these inputs |
 | seconds | discovery and planning |
 

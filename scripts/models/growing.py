@@ -129,6 +129,8 @@ class Outcome:
         worst: the largest relative change of any output at any step in eval mode, on the plan's inputs and on
             fresh ones.
         worst_training: the same in train mode; None where train mode does not take the inputs.
+        rounding_training: what one unit in the last place of noise on every operator does in train mode, where
+            the change is more than exact: the statistics of a small batch divide by little, layer after layer.
         rounding: how far the ungrown seed is from itself in float64; 0 if it is in float64, or cannot be.
         sensitivity: how much the outputs differ between those two inputs. Were it tiny, `worst` would mean nothing.
     """
@@ -136,6 +138,7 @@ class Outcome:
     model: nn.Module
     worst: float
     worst_training: float | None
+    rounding_training: float
     rounding: float
     sensitivity: float
 
@@ -164,9 +167,25 @@ def grow_through(
             change = worst(trials, before, after, training)
             found += [] if change is None else [change.relative]
     grower.finish()
+    training = max(changes[True], default=None)
     return Outcome(
-        model, max(changes[False]), max(changes[True], default=None), rounding, sensitivity
+        model,
+        max(changes[False]),
+        training,
+        _disturbed(model, trials, plan, arithmetic) if (training or 0) > FLOAT64_BOUND else 0.0,
+        rounding,
+        sensitivity,
     )
+
+
+def _disturbed(
+    model: nn.Module, trials: list[Trial], plan: gr.Plan, arithmetic: Arithmetic
+) -> float:
+    """How far the model in train mode is from itself when every operator rounds at random."""
+    chosen = [t for t in trials if t.training]
+    noisy = Arithmetic(lifted=arithmetic.lifted, rounded=SEED)
+    runs = [run(model, chosen, plan.outputs, how) for how in (arithmetic, noisy)]
+    return max(a.change_to(b).relative for a, b in zip(*runs, strict=True))
 
 
 def _trials(
@@ -195,12 +214,10 @@ def _rounding(model: nn.Module, plan: gr.Plan, outputs: Outputs) -> float:
 def bound(dtype: torch.dtype, mode: Mode, training: bool = False, rounding: float = 0.0) -> float:
     """What counts as exact.
 
-    Deep networks amplify rounding: in float32 a model need not be closer to itself than float32 lets it be.
+    Deep networks amplify rounding: a model need not be closer to itself than its arithmetic lets it be.
     In train mode, and behind rescaled weights, norms may show their ε.
     """
     if mode != "off":
         return PRESERVING_BOUND
-    if dtype == torch.float64:
-        # the statistics of a small batch divide by little, layer after layer
-        return 100 * FLOAT64_BOUND if training else FLOAT64_BOUND
-    return max(FLOAT32_BOUND, (4 if training else 2) * rounding)
+    least = FLOAT64_BOUND if dtype == torch.float64 else FLOAT32_BOUND
+    return max(least, (4 if training else 2) * rounding)

@@ -180,7 +180,7 @@ def fixed_plan(
     >>> fixed_plan(nn.Linear(2, 2), torch.zeros(1, 2), epochs=3).flops_share
     1.0
     """
-    groups = WidthGroups(type(model).__name__, (), {}, (), 0, (), {}, {}, (), 0.0)
+    groups = WidthGroups(type(model).__name__, (), {}, (), 0, (), {}, {}, ())
     return Plan(
         groups,
         ({},),

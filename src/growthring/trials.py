@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,8 @@ from torch import nn
 from growthring.errors import GrowthError
 from growthring.graph.arithmetic import Arithmetic
 from growthring.graph.fresh import batch_size, fresh_inputs, resized
+from growthring.graph.running import untouched
+from growthring.graph.snapshot import Snapshot
 from growthring.graph.trace import ExampleInputs
 from growthring.verify import Outputs, Verification, outputs_of
 
@@ -48,15 +51,16 @@ def make_trials(
         arithmetic: how it computes.
     """
     how = arithmetic or Arithmetic()
+    with untouched(model) as kept:
 
-    def takes(tried: ExampleInputs, training: bool = False) -> bool:
-        return runs(model, tried, outputs, training, how)
+        def takes(tried: ExampleInputs, training: bool = False) -> bool:
+            return runs(model, tried, outputs, training, how, kept)
 
-    fresh = fresh_inputs(inputs, torch.Generator().manual_seed(0), takes)
-    result = [Trial(inputs, False), Trial(fresh, False)]
-    # statistics over a batch of one fail
-    example = inputs if batch_size(inputs) != 1 or takes(inputs, True) else resized(inputs, 2)
-    result += [Trial(tried, True) for tried in (example, fresh) if takes(tried, True)]
+        fresh = fresh_inputs(inputs, torch.Generator().manual_seed(0), takes)
+        result = [Trial(inputs, False), Trial(fresh, False)]
+        # statistics over a batch of one fail
+        example = inputs if batch_size(inputs) != 1 or takes(inputs, True) else resized(inputs, 2)
+        result += [Trial(tried, True) for tried in (example, fresh) if takes(tried, True)]
     if any(trial.training for trial in result):
         return result, []
     return result, ["train mode was not looked at: it does not take the example inputs"]
@@ -68,10 +72,11 @@ def runs(
     outputs: Sequence[str] | None,
     training: bool,
     arithmetic: Arithmetic,
+    kept: Snapshot | None = None,
 ) -> bool:
     """Whether a model's own code runs on these inputs in this mode, and gives numbers."""
     try:
-        found = outputs_of(model, inputs, outputs, training, arithmetic).returned
+        found = outputs_of(model, inputs, outputs, training, arithmetic, kept).returned
     except GrowthError:
         raise
     except Exception:  # the model's own code may raise anything
@@ -87,7 +92,8 @@ def run(
 ) -> list[Outputs]:
     """What the model gives in each trial."""
     how = arithmetic or Arithmetic()
-    return [outputs_of(model, trial.inputs, outputs, trial.training, how) for trial in trials]
+    with untouched(model) if trials else contextlib.nullcontext() as kept:
+        return [outputs_of(model, t.inputs, outputs, t.training, how, kept) for t in trials]
 
 
 def worst(

@@ -14,6 +14,7 @@ from growthring.errors import InputError
 from growthring.graph.arithmetic import Arithmetic
 from growthring.graph.results import Leavings, output_tensors
 from growthring.graph.running import callers_settings, copied, fixed_random, untouched
+from growthring.graph.snapshot import Snapshot
 from growthring.graph.trace import ExampleInputs, split_inputs
 
 _PLAIN = Arithmetic()
@@ -104,6 +105,7 @@ def outputs_of(
     names: Sequence[str] | None = None,
     training: bool = False,
     arithmetic: Arithmetic = _PLAIN,
+    kept: Snapshot | None = None,
 ) -> Outputs:
     """What a model gives in eval or train mode, without gradients; random masks hold their expectation.
 
@@ -113,16 +115,17 @@ def outputs_of(
         names: of an output with named parts, only these, and nothing that is left on modules.
         training: run in train mode.
         arithmetic: how operators compute.
+        kept: what an `untouched` around several passes yielded.
     """
     try:
-        return _pass(model, inputs, names, training, arithmetic.running())
+        return _pass(model, inputs, names, training, arithmetic.running(), kept)
     except Exception as error:
         if isinstance(error, NotImplementedError) or "_dynamo" in type(error).__module__:
             torch._dynamo.reset()  # torch.cond and the like fail from then on if they failed once
         if arithmetic != _PLAIN:
             raise
     # code of the model's own that does not run under a dispatch mode, or that fails anyway
-    return _pass(model, inputs, names, training, contextlib.nullcontext())
+    return _pass(model, inputs, names, training, contextlib.nullcontext(), kept)
 
 
 def _pass(
@@ -131,11 +134,12 @@ def _pass(
     names: Sequence[str] | None,
     training: bool,
     running: contextlib.AbstractContextManager[Any],
+    kept: Snapshot | None,
 ) -> Outputs:
     args, kwargs = split_inputs(copied(inputs))
     with (
         callers_settings(),
-        untouched(model),
+        untouched(model, kept),
         _in_mode(model, training),
         fixed_random(),
         running,

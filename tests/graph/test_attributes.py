@@ -342,9 +342,9 @@ def test_places():
     assert dict(leaves(model.c, "c")) == {
         "c[t].heads": 2, "c[t].size": 8, "c[t].limit": 8, "c[k]": 3,
     }  # fmt: skip
-    back = assign(model, ("", "c[t].size"), 4)
+    assign(model, ("", "c[t].size"), 4)
     assert read(model, ("", "c[t].size")) == 4 == model.c["t"].size
-    back()
+    assign(model, ("", "c[t].size"), 8)
     assert model.c["t"] == Named()
     assert read(model, ("", "c[none].x")) is None and read(model, ("no", "n")) is None
     with pytest.raises(FixedPlaceError, match="is computed, not stored"):

@@ -10,6 +10,7 @@ from torch import nn
 import growthring as gr
 from growthring.core.axes import Ref
 from growthring.graph.follow import Scaled, adopt_attributes, attribute_value, follow_attributes
+from growthring.transaction import all_or_nothing
 from tests.growth_contract import randn
 
 
@@ -66,13 +67,19 @@ def test_what_training_changed_stays():
         assert cell.cell_contents is seed  # not the one that build made
 
 
-def test_adopting_can_be_undone():
+def test_adopting_is_all_or_nothing():
     model, old, new = built(4), built(4), built(8)
     model.temperature = 0.5
     held = {k: v for k, v in vars(model).items() if not k.startswith("_")}
     kind = type(model)
-    for undo in reversed(adopt_attributes(model, old, new)):
-        undo()
+
+    def adopt_and_fail():
+        adopt_attributes(model, old, new)
+        assert model.cfg.width == 8
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        all_or_nothing([model], adopt_and_fail)
     assert type(model) is kind and model.cfg.width == 4 and model.table["width"] == 4
     assert {k: v for k, v in vars(model).items() if not k.startswith("_")} == held
 
@@ -82,11 +89,9 @@ def test_a_scaled_number_is_exact_at_the_full_width():
     assert rule.at({0: 12}) == 0.3 and rule.at({0: 3}) == pytest.approx(0.6)
     model = nn.Module()
     model.scale = 0.3
-    undo = follow_attributes(model, {("", "scale"): rule}, {0: 12}, {0: 3})
+    follow_attributes(model, {("", "scale"): rule}, {0: 12}, {0: 3})
     assert model.scale == rule.at({0: 3})
     follow_attributes(model, {("", "scale"): rule}, {0: 3}, {0: 12})
-    assert model.scale == 0.3
-    undo[0]()
     assert model.scale == 0.3
 
 
@@ -103,5 +108,5 @@ def test_an_attribute_that_means_something_else_is_left_alone():
     model = nn.Module()
     model.n, model.cfg = 7, types.SimpleNamespace(n=7)
     rules = {("", "n"): (Ref(0),), ("", "cfg.n"): (Ref(0),), ("", "gone"): (Ref(0),)}
-    assert follow_attributes(model, rules, {0: 8}, {0: 4}) == []
+    follow_attributes(model, rules, {0: 8}, {0: 4})
     assert (model.n, model.cfg.n) == (7, 7)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -60,8 +60,8 @@ class Fades:
 
     def extend(
         self, statistics: Sequence[Statistics], before: Mapping[int, int], after: Mapping[int, int]
-    ) -> list[Callable[[], None]]:
-        """Lets the new entries of every reduction that grew fade in; returns what undoes it.
+    ) -> None:
+        """Lets the new entries of every reduction that grew fade in.
 
         Entries that are still fading from an earlier growth go on from where they are.
         """
@@ -76,7 +76,6 @@ class Fades:
                 start = torch.zeros(len(lay.source), dtype=torch.float64)
                 start[lay.old] = 1.0 if previous is None else previous.weights
                 self._begin(s.place, _fade(s, start))
-        return [lambda: self._restore(kept)]
 
     def advance(self, progress: float) -> None:
         """Moves every fade on."""

@@ -402,7 +402,6 @@ class Analysis:
             {place: self._known_rule(rule, keys) for place, rule in fitted.attributes.items()},
             laws,
             self.spans(growing, tie),
-            max(w.trace.precision for w in walks),
             unknown,
             (*fitted.notes, *self._notes(growing)),
             self.units(growing),

@@ -95,7 +95,7 @@ def _drop_fixed(probe: Probe, found: Candidates) -> None:
             if holder_of(twin, place)[0] == holder_of(model, place)[0]:
                 raise FixedPlaceError("what holds it is not copied with the model")
             held, rule = read(twin, place), found.options[place][0]
-            assign(twin, place, attribute_value(held, rule, probe.small))()
+            assign(twin, place, attribute_value(held, rule, probe.small))
         except (FixedPlaceError, AttributeError, KeyError, TypeError) as error:
             found.fixed[place] = str(error)
             del found.options[place]

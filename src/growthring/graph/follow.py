@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,13 +58,12 @@ def follow_attributes(
     attributes: Attributes,
     before: Mapping[int, int],
     after: Mapping[int, int],
-) -> list[Callable[[], None]]:
-    """Sets the attributes that hold sizes; returns what undoes it.
+) -> None:
+    """Sets the attributes that hold sizes.
 
     An attribute that does not hold the size it should at widths `before` is left alone: it means
     something else.
     """
-    undo: list[Callable[[], None]] = []
     done: set[tuple[int, str]] = set()
     for place, rule in attributes.items():
         held = read(model, place)
@@ -77,13 +76,10 @@ def follow_attributes(
         fresh = attribute_value(held, rule, after)
         if fresh != held:
             with contextlib.suppress(FixedPlaceError):  # computed from others, which follow
-                undo.append(assign(model, place, fresh))
-    return undo
+                assign(model, place, fresh)
 
 
-def adopt_attributes(
-    model: nn.Module, before: nn.Module, after: nn.Module
-) -> list[Callable[[], None]]:
+def adopt_attributes(model: nn.Module, before: nn.Module, after: nn.Module) -> None:
     """Takes over what depends on the widths: all in which two freshly built modules differ.
 
     What training changed (a temperature, a counter) stays, unless it is the very number that depends on a width.
@@ -94,22 +90,18 @@ def adopt_attributes(
         before: what `build` makes of the present widths.
         after: what `build` makes of the next ones.
     """
-    undo: list[Callable[[], None]] = []
     counterpart = _counterparts(model, after)
     rebinder = Rebinder(counterpart)
     for path, fresh in after.named_modules():
         module, old = model.get_submodule(path), before.get_submodule(path)
         if type(old) is not type(fresh):
-            own = type(module)
-            undo.append(lambda m=module, c=own: setattr(m, "__class__", c))  # type: ignore[misc]
             module.__class__ = type(fresh)
         for name, value in _differences(old, fresh, ""):
             new = rebinder.value(value)
             try:
-                undo.append(assign(module, ("", name), new))
+                assign(module, ("", name), new)
             except (FixedPlaceError, AttributeError, KeyError, TypeError):
                 continue  # a module of the user's own that has none such; the proof runs anyway
-    return undo
 
 
 def _counterparts(model: nn.Module, built: nn.Module) -> dict[int, Any]:

@@ -135,7 +135,6 @@ class WidthGroups(Sequence[WidthGroup]):
         attributes: (module, attribute) -> axes whose sizes it holds.
         laws: operator -> the width that a factor in the model's code follows.
         spans: segments of axes that hold one growing width; equal sizes stay equal.
-        precision: machine epsilon of the coarsest floating-point type the model computes in.
         unknown: operators without a rule, and a module that uses each.
         notes: what discovery could not look at, and decided on attributes that hold a width's number.
         units: group -> the number that its width must be a multiple of.
@@ -150,7 +149,6 @@ class WidthGroups(Sequence[WidthGroup]):
     attributes: Attributes
     laws: Mapping[int, Law]
     spans: Sequence[Axis]
-    precision: float
     unknown: Mapping[str, str] = field(default_factory=dict)
     notes: Sequence[str] = ()
     units: Mapping[int, int] = field(default_factory=dict)

@@ -91,13 +91,6 @@ class Trace:
     constants: dict[Value, torch.Tensor] = field(default_factory=dict)
     reads: set[tuple[str, str]] = field(default_factory=set)
 
-    @property
-    def precision(self) -> float:
-        """Machine epsilon of the coarsest floating-point type among the values."""
-        dtypes = {v.dtype for op in self.ops for v in op.outputs}
-        types = {t for t in dtypes if t.is_floating_point or t.is_complex}
-        return max((torch.finfo(t).eps for t in types), default=0.0)
-
     def used_parameters(self) -> set[str]:
         """Parameters that some operator takes (every parameter of the model is an input of the graph)."""
         used = {value for op in self.ops for value in op.inputs()}

@@ -12,7 +12,7 @@ import enum
 import re
 import sys
 import types
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Iterator, MutableMapping
 from typing import Any
 
 import torch
@@ -119,8 +119,8 @@ def holder_of(model: nn.Module, place: Place) -> tuple[int, str]:
     raise FixedPlaceError(f"'{place[1]}' is part of a tuple that nothing holds")
 
 
-def assign(model: nn.Module, place: Place, value: Any) -> Callable[[], None]:
-    """Puts a value at a place; returns what undoes it.
+def assign(model: nn.Module, place: Place, value: Any) -> None:
+    """Puts a value at a place.
 
     Raises:
         FixedPlaceError: the place is computed, or what holds it cannot be changed.
@@ -131,8 +131,10 @@ def assign(model: nn.Module, place: Place, value: Any) -> Callable[[], None]:
             value = holder._replace(**{step: value})  # its holder takes the new tuple
             continue
         if is_entry:
-            return _set_entry(holder, step, value)
-        return _set_attribute(holder, _own_name(holder, step), value)
+            _set_entry(holder, step, value)
+        else:
+            _set_attribute(holder, _own_name(holder, step), value)
+        return
     raise FixedPlaceError(f"'{place[1]}' is part of a tuple that nothing holds")
 
 
@@ -155,37 +157,26 @@ def _own_name(holder: Any, step: str) -> str:
     return second.get(step, step) if isinstance(second, dict) else step
 
 
-def _set_entry(holder: Any, key: str, value: Any) -> Callable[[], None]:
+def _set_entry(holder: Any, key: str, value: Any) -> None:
     if not isinstance(holder, MutableMapping):
         raise FixedPlaceError(f"a {type(holder).__name__} cannot be changed")
-    old = holder[key]
     try:
         holder[key] = value
     except Exception as error:  # a mapping of the user's own that refuses
         raise FixedPlaceError(f"a {type(holder).__name__} refuses it ({error})") from error
 
-    def back() -> None:
-        holder[key] = old
 
-    return back
-
-
-def _set_attribute(holder: Any, name: str, value: Any) -> Callable[[], None]:
+def _set_attribute(holder: Any, name: str, value: Any) -> None:
     stored = name in set(stored_names(holder))
     of_class = next((vars(c)[name] for c in type(holder).__mro__ if name in vars(c)), None)
     if not stored and (of_class is None or hasattr(of_class, "__get__")):
         raise FixedPlaceError(f"'{name}' of {type(holder).__name__} is computed, not stored")
-    old = getattr(holder, name)
-    if not stored:  # of the class: the instance gets one of its own
-        _set(holder, name, value)
-        return lambda: delattr(holder, name)
     declared = any(name in vars(c).get("__annotations__", {}) for c in type(holder).__mro__)
     shadows = type(of_class) is int and not declared  # a field of a dataclass is always stored
-    if shadows and of_class == value:
+    if stored and shadows and of_class == value:
         delattr(holder, name)
-    else:
+    else:  # what is of the class stays there: the instance gets one of its own
         _set(holder, name, value)
-    return lambda: _set(holder, name, old)
 
 
 def _set(holder: Any, name: str, value: Any) -> None:

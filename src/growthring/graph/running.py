@@ -57,11 +57,19 @@ def fixed_random() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def untouched(model: nn.Module) -> Iterator[Snapshot]:
-    """Everything that the model's code can reach is as it was afterwards, whatever the forward pass does to it."""
-    hooks = torch.nn.modules.module
-    everywhere = [value for name, value in vars(hooks).items() if name.endswith("_hooks")]
-    kept, is_done = Snapshot([model, *everywhere]), False
+def untouched(model: nn.Module, kept: Snapshot | None = None) -> Iterator[Snapshot]:
+    """Everything that the model's code can reach is as it was afterwards, whatever the forward pass does to it.
+
+    Args:
+        model: what is run inside.
+        kept: what an outer `untouched` of the same model yielded, where nothing has changed since: several
+            passes need one snapshot only.
+    """
+    if kept is None:
+        hooks = torch.nn.modules.module
+        everywhere = [value for name, value in vars(hooks).items() if name.endswith("_hooks")]
+        kept = Snapshot([model, *everywhere])
+    is_done = False
     try:
         try:
             yield kept
