@@ -43,7 +43,7 @@ help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*  ## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*  ## (.*)/make \1\t\2/' | expand -t 18
 
 demo: $(VENV)/.stamp-core  ## grow a small network on this machine and show what happens
-	@$(ENV) $(PY) -m growthring.demo $(ARGS)
+	@$(ENV) $(PY) -m growthring.cli.demo $(ARGS)
 
 test: $(VENV)/.stamp-models  ## run the tests and the doctests (without the slow ones)
 	@$(ENV) $(PY) -m pytest -q -n 2 $(ARGS)

@@ -29,7 +29,7 @@ from torch import nn
 import growthring as gr
 from benchmarks.measure import Result, Sample, Table, main, parser, ratio, seconds
 from growthring import zoo
-from growthring.verify import Verification, compare
+from growthring.growing.verify import Verification, compare
 
 
 @dataclass(frozen=True)

@@ -14,18 +14,13 @@ SOURCE = Path(__file__).parents[1] / "src" / PACKAGE
 # A new module has to be placed here.
 LEVELS: list[set[str]] = [
     {"errors"},
-    {"core", "foreign"},
-    {"graph", "optim", "schedule", "zoo", "data", "checkpoint", "html"},
-    {"costs", "transaction"},
-    {"fading", "plan", "verify"},
-    {"planner", "trials"},
-    {"methods", "report", "binding"},
-    {"body", "outcome"},
-    {"proof"},
-    {"grower"},
+    {"core", "files"},
+    {"graph", "optim", "zoo", "data", "checkpoint", "report"},
+    {"planning"},
+    {"methods"},
+    {"growing"},
     {"train"},
     {"compare"},
-    {"demo"},
     {"cli"},
     {"__init__", "__main__"},
 ]
@@ -120,7 +115,7 @@ def test_a_unit_has_one_level():
 def tree(tmp_path: Path) -> Path:
     """A package that obeys the rules."""
     files = {
-        "__init__.py": "from .grower import Grower as Grower\nfrom growthring import errors\n",
+        "__init__.py": "from .growing import Grower as Grower\nfrom growthring import errors\n",
         "__main__.py": "from growthring.cli import main\n",
         "errors.py": "import torch\n",
         "core/__init__.py": "from .rings import Ring as Ring\n",
@@ -129,12 +124,12 @@ def tree(tmp_path: Path) -> Path:
         "graph/__init__.py": "",
         "graph/rules/conv.py": "from ..trace import trace\nfrom ...core.rings import Ring\n",
         "graph/trace.py": "import growthring.core.rings as rings, os\n",
-        "schedule.py": "from growthring import errors\n",
+        "data/batches.py": "from growthring import errors\n",
         "zoo/mlp.py": "import torch\nfrom .blocks import Block\n",
         "zoo/blocks.py": "",
-        "plan.py": "from growthring.graph import trace\nfrom growthring import schedule\n",
-        "grower.py": "from growthring.plan import Plan\n",
-        "cli.py": "def main():\n    from growthring.grower import Grower\n",
+        "planning/__init__.py": "from growthring.graph import trace\nfrom growthring import errors\n",
+        "growing/__init__.py": "from growthring.planning import Plan\n",
+        "cli.py": "def main():\n    from growthring.growing import Grower\n",
     }
     for name, text in files.items():
         path = tmp_path / name
@@ -148,27 +143,27 @@ def test_a_tree_that_obeys_passes(tree: Path):
 
 
 UPWARD = {
-    "plain": ("core/bad.py", "import growthring.plan\n"),
-    "second name": ("core/bad.py", "import os, growthring.plan as p\n"),
-    "from": ("core/bad.py", "from growthring.plan import Plan\n"),
-    "from the package": ("core/bad.py", "from growthring import plan\n"),
+    "plain": ("core/bad.py", "import growthring.planning\n"),
+    "second name": ("core/bad.py", "import os, growthring.planning as p\n"),
+    "from": ("core/bad.py", "from growthring.planning import Plan\n"),
+    "from the package": ("core/bad.py", "from growthring import planning\n"),
     "from the top": ("core/bad.py", "from growthring import Grower\n"),
     "the top itself": ("core/bad.py", "import growthring as gr\n"),
     "star": ("core/bad.py", "from growthring.graph import *\n"),
-    "relative": ("core/bad.py", "from ..plan import Plan\n"),
-    "relative, no module": ("core/bad.py", "from .. import plan\n"),
-    "relative, two up": ("graph/rules/bad.py", "from ...plan import Plan\n"),
+    "relative": ("core/bad.py", "from ..planning import Plan\n"),
+    "relative, no module": ("core/bad.py", "from .. import planning\n"),
+    "relative, two up": ("graph/rules/bad.py", "from ...planning import Plan\n"),
     "relative, in a package": ("core/__init__.py", "from ..graph import trace\n"),
     "relative, top level": ("errors.py", "from .core import rings\n"),
-    "deferred": ("core/bad.py", "def f():\n    from growthring.plan import Plan\n"),
+    "deferred": ("core/bad.py", "def f():\n    from growthring.planning import Plan\n"),
     "type checking": (
         "core/bad.py",
-        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from ..plan import Plan\n",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from ..planning import Plan\n",
     ),
-    "import_module": ("core/bad.py", "importlib.import_module('growthring.plan')\n"),
-    "import_module, relative": ("core/bad.py", "import_module('..plan', __package__)\n"),
-    "neighbour": ("schedule.py", "from growthring.graph import trace\n"),
-    "neighbour, relative": ("graph/bad.py", "from ..schedule import Schedule\n"),
+    "import_module": ("core/bad.py", "importlib.import_module('growthring.planning')\n"),
+    "import_module, relative": ("core/bad.py", "import_module('..planning', __package__)\n"),
+    "neighbour": ("data/batches.py", "from growthring.graph import trace\n"),
+    "neighbour, relative": ("graph/bad.py", "from ..data import Batches\n"),
     "isolated": ("zoo/bad.py", "from growthring.errors import GrowthError\n"),
     "no such layer": ("cli.py", "from growthring.utils import helper\n"),
 }

@@ -11,8 +11,8 @@ import growthring as gr
 from growthring.core.variance import Mode
 from growthring.graph.arithmetic import Arithmetic
 from growthring.graph.trace import ExampleInputs, split_inputs
-from growthring.trials import Trial, run, worst
-from growthring.verify import Outputs, outputs_of
+from growthring.growing.trials import Trial, run, worst
+from growthring.growing.verify import Outputs, outputs_of
 from scripts.models.entry import Entry, converted
 
 STAGES = 4

@@ -7,8 +7,8 @@ from growthring.graph.discover import discover_width_groups as discover_width_gr
 from growthring.graph.groups import WidthGroup as WidthGroup, WidthGroups as WidthGroups
 from growthring.graph.rules.walk import register_rule as register_rule
 from growthring.graph.skeleton import register_attributes as register_attributes
-from growthring.grower import Grower as Grower
-from growthring.plan import Plan as Plan
-from growthring.planner import plan as plan
-from growthring.report import GrowthReport as GrowthReport
-from growthring.verify import Verification as Verification, verify as verify
+from growthring.growing.grower import Grower as Grower
+from growthring.growing.report import GrowthReport as GrowthReport
+from growthring.growing.verify import Verification as Verification, verify as verify
+from growthring.planning.plan import Plan as Plan
+from growthring.planning.planner import plan as plan

@@ -164,7 +164,7 @@ def test_a_failed_contender_does_not_end_the_comparison(tmp_path):
 def test_a_failure_that_is_gone_is_finished_with_retry(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "resume", None)
-        grow = "growthring.grower.Grower.grow"
+        grow = "growthring.growing.grower.Grower.grow"
         patch.setattr(grow, lambda grower: (_ for _ in ()).throw(InputError("cannot grow this")))
         rows = compare(tmp_path, ["vt", "small"]).run()
     states = {row.name: row.state for row in rows}

@@ -10,7 +10,7 @@ from torch import nn
 import growthring as gr
 from growthring.core.axes import Ref
 from growthring.graph.follow import Scaled, adopt_attributes, attribute_value, follow_attributes
-from growthring.transaction import all_or_nothing
+from growthring.growing.transaction import all_or_nothing
 from tests.growth_contract import randn
 
 

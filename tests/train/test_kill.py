@@ -6,7 +6,7 @@ import signal
 import pytest
 import torch
 
-from growthring.grower import Grower
+from growthring.growing.grower import Grower
 from tests.checkpoint.processes import on_call
 from tests.train.runs import (
     KINDS,

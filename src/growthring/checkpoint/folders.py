@@ -14,7 +14,7 @@ import uuid
 from pathlib import Path
 
 from growthring.checkpoint.errors import CheckpointError
-from growthring.foreign import refuse_link
+from growthring.files.foreign import refuse_link
 
 TENSORS = "tensors.safetensors"
 STATE = "state.json"

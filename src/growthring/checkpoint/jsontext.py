@@ -17,7 +17,7 @@ import torch
 
 from growthring.checkpoint.errors import CheckpointError
 from growthring.checkpoint.files import write_text
-from growthring.foreign import read_plain
+from growthring.files.foreign import read_plain
 
 MOST = 1 << 26  # bytes of a JSON file that are read; what it holds takes many times as much
 _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}

@@ -14,7 +14,7 @@ from typing import IO, Any
 from growthring.checkpoint.errors import CheckpointError
 from growthring.checkpoint.files import write_error
 from growthring.checkpoint.jsontext import MOST, dumps, loads
-from growthring.foreign import open_plain, refuse_link
+from growthring.files.foreign import open_plain, refuse_link
 
 _BLOCK = 1 << 16
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from growthring.checkpoint.errors import CheckpointError, RunLockedError
 from growthring.checkpoint.files import write_error
-from growthring.foreign import read_plain, refuse_link
+from growthring.files.foreign import read_plain, refuse_link
 
 if sys.platform == "win32":
     import msvcrt

@@ -23,7 +23,7 @@ from growthring.checkpoint.folders import (
 )
 from growthring.checkpoint.jsontext import MOST, unique
 from growthring.checkpoint.tensorfile import read_tensors
-from growthring.foreign import read_plain
+from growthring.files.foreign import read_plain
 
 
 @dataclass(frozen=True)

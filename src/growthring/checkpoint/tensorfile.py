@@ -15,7 +15,7 @@ from torch import Tensor
 
 from growthring.checkpoint.errors import CheckpointError
 from growthring.checkpoint.files import sync_file
-from growthring.foreign import open_plain
+from growthring.files.foreign import open_plain
 
 DTYPES = frozenset(  # of the format; float4_e2m1fn_x2 is left out, as its shape counts half bytes
     {torch.bool, torch.uint8, torch.uint16, torch.uint32, torch.uint64}

@@ -33,7 +33,7 @@ from growthring.checkpoint.folders import (
 )
 from growthring.checkpoint.tensorfile import write_tensors
 from growthring.errors import InputError
-from growthring.foreign import refuse_link
+from growthring.files.foreign import refuse_link
 
 
 def write_checkpoint(

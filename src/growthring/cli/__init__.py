@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from growthring.cli import compare, inspect, plan, report, train
 from growthring.errors import GrowthError
-from growthring.foreign import shown
+from growthring.files.foreign import shown
 from growthring.train import Interrupted
 
 

@@ -24,7 +24,7 @@ from growthring.compare import (
     write_outputs,
 )
 from growthring.errors import InputError
-from growthring.foreign import shown
+from growthring.files.foreign import shown
 from growthring.train import Interrupted, Progress, Silence
 
 _COMPARE = """\

@@ -10,7 +10,7 @@ import torch
 
 from growthring.cli.common import Commands, add_recipe, parse_share, recipe_of
 from growthring.errors import InputError
-from growthring.plan import Plan
+from growthring.planning.plan import Plan
 from growthring.train.setup import check, make_model, make_plan
 
 _PLAN = """\

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from growthring.cli.common import Commands
 from growthring.errors import InputError
-from growthring.foreign import shown
-from growthring.html import format_table, summary_table, write_report
-from growthring.html.runs import read_runs
+from growthring.files.foreign import shown
+from growthring.report import format_table, summary_table, write_report
+from growthring.report.runs import read_runs
 
 
 def add(commands: Commands) -> None:

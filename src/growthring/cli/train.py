@@ -22,7 +22,7 @@ from growthring.checkpoint import (
 from growthring.cli.common import Commands, add_recipe, recipe_of
 from growthring.cli.trust import is_file, recipe_source, trusted_recipe
 from growthring.errors import InputError
-from growthring.foreign import shown
+from growthring.files.foreign import shown
 from growthring.train import (
     RECIPES,
     Progress,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from growthring.errors import InputError
-from growthring.foreign import read_plain
+from growthring.files.foreign import read_plain
 from growthring.train import RECIPES, how_to_resume
 
 _MOST = 1 << 26  # bytes of a recipe

@@ -10,12 +10,12 @@ from growthring.compare.manifest import Manifest
 from growthring.compare.plot import plot
 from growthring.compare.rows import Row
 from growthring.compare.table import cells, notes
-from growthring.html.curves import curve_section
-from growthring.html.groups import Configuration
-from growthring.html.markup import counted, details, table, tag, text
-from growthring.html.runs import Run, read_run
-from growthring.html.style import SCRIPT, stylesheet
-from growthring.html.values import number
+from growthring.report.curves import curve_section
+from growthring.report.groups import Configuration
+from growthring.report.markup import counted, details, table, tag, text
+from growthring.report.runs import Run, read_run
+from growthring.report.style import SCRIPT, stylesheet
+from growthring.report.values import number
 
 # The page asks nobody for anything: the browser is told to hold it to that.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"

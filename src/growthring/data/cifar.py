@@ -16,7 +16,7 @@ from growthring.data.errors import DataError
 from growthring.data.files import OfficialFile, check_md5, fetch, read_members, write_folder
 from growthring.data.images import ImageData
 from growthring.data.pickles import read_pickle
-from growthring.foreign import read_plain
+from growthring.files.foreign import read_plain
 
 _MOST = 1 << 29  # bytes of a file; the largest official one has 155 MB
 _SITE = "https://www.cs.toronto.edu/~kriz"

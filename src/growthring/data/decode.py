@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from growthring.data.errors import DataError
-from growthring.foreign import open_plain
+from growthring.files.foreign import open_plain
 
 if TYPE_CHECKING:
     from PIL.Image import Image

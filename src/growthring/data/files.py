@@ -15,7 +15,7 @@ from http.client import HTTPException
 from pathlib import Path
 
 from growthring.data.errors import DataError
-from growthring.foreign import open_plain
+from growthring.files.foreign import open_plain
 
 _BLOCK = 1 << 20
 _MOST = 1 << 29  # bytes of a file in an archive

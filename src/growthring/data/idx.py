@@ -21,7 +21,7 @@ from growthring.data.errors import DataError
 from growthring.data.files import OfficialFile, fetch
 from growthring.data.images import ImageData
 from growthring.data.memory import check_memory
-from growthring.foreign import open_plain
+from growthring.files.foreign import open_plain
 
 _SITE = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"  # the authors'; has no https
 _MD5 = {

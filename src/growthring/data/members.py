@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from growthring.data.errors import DataError
 from growthring.data.memory import check_memory
-from growthring.foreign import open_plain
+from growthring.files.foreign import open_plain
 
 _RATIO = 1032  # the most that deflate makes out of a byte
 _SLACK = 4096  # a header alone may pack well

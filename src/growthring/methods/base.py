@@ -19,7 +19,7 @@ from torch import nn
 from growthring.core.axes import Axis, Layout, layout
 from growthring.core.variance import Factors, Mode, deviation
 from growthring.graph.groups import TensorSpec
-from growthring.plan import Plan
+from growthring.planning.plan import Plan
 
 Batch = tuple[Any, Any]
 Loss = Callable[[Any, Any], torch.Tensor]

@@ -22,7 +22,7 @@ from growthring.graph.groups import TensorSpec, WidthGroups
 from growthring.graph.trace import split_inputs
 from growthring.methods.net2net import refuse_tied
 from growthring.methods.twins import searching_twin
-from growthring.plan import Plan
+from growthring.planning.plan import Plan
 
 _CONVOLUTIONS = {
     torch.conv1d: 1, functional.conv1d: 1, torch.conv2d: 2, functional.conv2d: 2, torch.conv3d: 3,

@@ -40,7 +40,7 @@ from growthring.methods.rescale import transfer
 from growthring.methods.search import Search, check_positive
 from growthring.methods.twins import present_step, searching_twin
 from growthring.methods.unborn import UnbornGrowth, columns, unborn_twin
-from growthring.plan import Plan
+from growthring.planning.plan import Plan
 
 
 @dataclass(frozen=True)

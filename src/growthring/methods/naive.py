@@ -14,7 +14,7 @@ from growthring.core.widen import normal, place_old, widen_constant
 from growthring.methods.base import Divisors, Growth, Job, SearchCost, Step
 from growthring.methods.paired import clear_rows
 from growthring.methods.rescale import constant_of
-from growthring.plan import Plan
+from growthring.planning.plan import Plan
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from growthring.errors import InputError
 from growthring.methods.base import Growth, Job
 from growthring.methods.copies import CopyGrowth, UnitMap
 from growthring.methods.rescale import transfer
-from growthring.plan import Plan
+from growthring.planning.plan import Plan
 
 
 @dataclass(frozen=True)

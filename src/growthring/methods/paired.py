@@ -29,7 +29,7 @@ from growthring.methods.rescale import (
     stat_factors,
     transfer,
 )
-from growthring.plan import Plan
+from growthring.planning.plan import Plan
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from growthring.costs import num_examples
 from growthring.errors import GrowthStepError, InputError
 from growthring.methods.base import Job, SearchCost
+from growthring.planning.costs import num_examples
 
 
 class Search:

@@ -34,7 +34,7 @@ from growthring.methods.rescale import transfer
 from growthring.methods.search import Search, check_positive, rmsprop, uniform
 from growthring.methods.twins import searching_twin
 from growthring.methods.units import Units
-from growthring.plan import Plan
+from growthring.planning.plan import Plan
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from growthring.graph.follow import follow_attributes
 from growthring.graph.skeleton import copy_with, named_tensors
 from growthring.methods.base import Job, Step
 from growthring.methods.rescale import constant_of
-from growthring.plan import Plan, built
+from growthring.planning.plan import Plan, built
 
 
 def searching_twin(model: nn.Module) -> nn.Module:

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, TextIO
 
-from growthring.foreign import shown
+from growthring.files.foreign import shown
 
 
 @dataclass

@@ -39,8 +39,8 @@ class Recipe:
         shift: pixels of random shift.
         mirror: whether images are mirrored at random.
         stages, start, growth, epochs, first_epochs, epoch_growth, batch_size, batch_growth, batch_rate,
-            schedule, round_to, freeze: see `growthring.plan`.
-        budget: share of fixed-size training's FLOPs to stay within, see `growthring.plan`.
+            schedule, round_to, freeze: see `growthring.planning.plan`.
+        budget: share of fixed-size training's FLOPs to stay within, see `growthring.planning.plan`.
         optimizer: sgd, adam, adamw, avagrad or lars.
         lr: learning rate at its peak.
         optimizer_options: more keyword arguments of the optimizer, ring options included.

@@ -22,7 +22,7 @@ from growthring.checkpoint import (
     read_checkpoint,
 )
 from growthring.errors import InputError
-from growthring.plan import Plan
+from growthring.planning.plan import Plan
 from growthring.train.config import RunConfig, changes, read_config
 from growthring.train.state import Totals
 

@@ -18,8 +18,8 @@ from growthring.data import Augmentation, Batches, Crop, FolderBatches, ImageFol
 from growthring.data.stream import BatchStream
 from growthring.errors import InputError
 from growthring.methods import GrowthMethod, Paired, make_method
-from growthring.plan import Plan
-from growthring.planner import fixed_plan, plan
+from growthring.planning.plan import Plan
+from growthring.planning.planner import fixed_plan, plan
 from growthring.train.bounds import check_bounds
 from growthring.train.recipe import Recipe
 

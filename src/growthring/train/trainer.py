@@ -25,12 +25,12 @@ from growthring.checkpoint import (
     write_json,
 )
 from growthring.checkpoint.jsontext import dumps, loads
-from growthring.costs import footprint
 from growthring.data.stream import BatchStream
 from growthring.errors import GrowthError, InputError
-from growthring.foreign import refuse_link
-from growthring.grower import Grower
+from growthring.files.foreign import refuse_link
+from growthring.growing.grower import Grower
 from growthring.optim import RingOptimizer
+from growthring.planning.costs import footprint
 from growthring.train.beginning import beginning, set_aside
 from growthring.train.config import SOURCE
 from growthring.train.interrupt import Interrupt

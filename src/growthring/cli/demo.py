@@ -1,0 +1,35 @@
+"""`make demo`: the embedded digits by growing, at full size, and at full size for the cost of growing."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from growthring.compare import Comparison, format_table, manifest_of, notes
+from growthring.report import write_report
+from growthring.train import RECIPES, Progress, change
+
+
+def main() -> None:
+    """Runs the trainings (or goes on with them), prints a table and writes a report."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--out", type=Path, default=Path("runs/demo"), help="default runs/demo")
+    options.add_argument("--seeds", type=int, default=1, help="default 1")
+    options.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE")
+    arguments = options.parse_args()
+    out, progress = arguments.out, Progress()
+    recipe = change(RECIPES["demo"](), arguments.settings)
+    source = {"recipe": "demo", "settings": arguments.settings, "data": None}
+    rows = Comparison(
+        recipe, ["paired"], arguments.seeds, out, log_rates=50, progress=progress, source=source
+    ).run()
+    manifest = manifest_of(out)
+    print(f"\n{format_table(rows, manifest.clock)}\n")
+    print("\n".join(notes(rows, manifest)))
+    runs = out / "runs.html"
+    write_report([out / "paired" / "seed-0", out / "fixed" / "seed-0"], runs, "growthring demo")
+    print(f"\nAccuracy against cost, and curves: {out / 'report.html'}\nStages and rates: {runs}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Files: what comes from strangers, and what is written whole or not at all."""

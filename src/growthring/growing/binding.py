@@ -1,0 +1,157 @@
+"""What a Grower finds out when it takes a model, averages of it and optimizers; refusals included."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.swa_utils import AveragedModel
+
+from growthring.core.axes import refs, size
+from growthring.core.rings import RingMap
+from growthring.errors import GrowthStepError, InputError
+from growthring.graph.agree import disagreement
+from growthring.graph.groups import TensorSpec
+from growthring.graph.skeleton import named_tensors
+from growthring.optim.geometry import ParameterRings
+from growthring.optim.held import held_optimizers
+from growthring.optim.newborn import check_plain
+from growthring.planning.plan import Plan
+
+Optimizers = torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None
+
+
+def find_stage(model: nn.Module, plan: Plan) -> int:
+    """The stage of the plan whose shapes the model has."""
+    shapes = {n: tuple(t.shape) for n, t in named_tensors(model).items()}
+    specs = plan.groups.specs
+    missing = [n for n in specs if n not in shapes]
+    if missing:
+        raise InputError(
+            f"the model lacks '{missing[0]}', which the plan's model has. Pass plan.build_seed()."
+        )
+    for t, widths in enumerate(plan.stage_widths):
+        if all(shapes[n] == spec.shape(widths) for n, spec in specs.items()):
+            _check_numbers(model, plan, t)
+            return t
+    first = plan.stage_widths[0]
+    name, spec = next((n, s) for n, s in specs.items() if shapes[n] != s.shape(first))
+    raise InputError(
+        f"the model has the shapes of no stage of the plan: '{name}' is {shapes[name]}, at stage 0 it "
+        f"would be {spec.shape(first)}. Pass plan.build_seed()."
+    )
+
+
+def _check_numbers(model: nn.Module, plan: Plan, stage: int) -> None:
+    """Refuses a model that has the shapes of a stage and other numbers in its code."""
+    widths, full = plan.stage_widths[stage], plan.stage_widths[-1]
+    axes = {
+        a for spec in plan.groups.specs.values() for axis in spec.axes for a in (axis, *refs(axis))
+    }
+    sizes = {(size(axis, widths), size(axis, full)) for axis in axes}
+    twin = plan.empty_model(stage)
+    found = disagreement(
+        model, twin, plan.example_inputs, plan.outputs, [(n, m) for n, m in sizes if n != m]
+    )
+    if found is not None:
+        place, held, wanted = found
+        raise InputError(
+            f"'{'.'.join(place).lstrip('.')}' of the model is {held}, at stage {stage} of the plan it is {wanted}, "
+            "and the forward pass depends on it: the model's weights would compute something else in the full "
+            f"model. Build it with {wanted}, or pass plan.build_seed()."
+        )
+
+
+def check_shapes(module: nn.Module, plan: Plan, stage: int) -> None:
+    """Refuses a module that has not the shapes of a stage."""
+    tensors = named_tensors(module)
+    for name, spec in plan.groups.specs.items():
+        expected = spec.shape(plan.stage_widths[stage])
+        if name not in tensors or tuple(tensors[name].shape) != expected:
+            found = "missing" if name not in tensors else tuple(tensors[name].shape)
+            raise GrowthStepError(
+                f"'{name}' is {found} where stage {stage} of the plan has {expected}: the model was "
+                "changed outside the grower."
+            )
+
+
+def check_optimizers(model: nn.Module, optimizer: Any) -> list[torch.optim.Optimizer]:
+    """The optimizers as a list; refuses those that would train nothing of the model."""
+    given = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else optimizer or []
+    if not isinstance(given, Iterable):
+        raise InputError(f"optimizer is a {type(given).__name__}, not a torch optimizer.")
+    own = {id(p) for p in model.parameters()}
+    optimizers: list[torch.optim.Optimizer] = []
+    for one in given:
+        if not isinstance(one, torch.optim.Optimizer):
+            raise InputError(f"optimizer holds a {type(one).__name__}, not a torch optimizer.")
+        check_plain(one)
+        if any(one is other for other in optimizers):
+            raise InputError(f"the same {type(one).__name__} is given twice.")
+        held = [id(p) for group in one.param_groups for p in group["params"]]
+        if not any(p in own for p in held):
+            raise InputError(
+                f"none of the {len(held)} parameters of {type(one).__name__} belong to the model. Build "
+                "the optimizer from the seed: Optimizer(seed.parameters(), ...)."
+            )
+        if len(set(held)) < len(held):
+            raise InputError(
+                f"a parameter is twice in {type(one).__name__}; it would be stepped twice."
+            )
+        optimizers.append(one)
+    # What a wrapper drives grows too, after it: the wrapper knows all of a state that they share.
+    inner = {id(o): o for one in optimizers for o in held_optimizers(one)}
+    return [o for o in optimizers if id(o) not in inner] + list(inner.values())
+
+
+def averaged_modules(averages: Any, plan: Plan, stage: int) -> list[nn.Module]:
+    """The modules of averages of the model (`AveragedModel`, or a plain copy that a user averages in)."""
+    given = [averages] if isinstance(averages, nn.Module) else list(averages or [])
+    modules = []
+    for one in given:
+        if not isinstance(one, nn.Module):
+            raise InputError(f"averages holds a {type(one).__name__}, not a module.")
+        module = one.module if isinstance(one, AveragedModel) else one
+        if find_stage(module, plan) != stage:
+            raise InputError(
+                f"an average has the shapes of stage {find_stage(module, plan)}, the model those of "
+                f"stage {stage}. Make it from the model: AveragedModel(model)."
+            )
+        modules.append(module)
+    return modules
+
+
+def parameter_rings(
+    model: nn.Module, plan: Plan, rings: RingMap
+) -> dict[torch.Tensor, ParameterRings]:
+    """What optimizers are told: the rings of every parameter."""
+    parameters = dict(model.named_parameters())
+    return {
+        parameters[name]: ParameterRings(
+            name=name,
+            axes=tuple(rings.axis_rings(name)),
+            num_rings=rings.num_rings,
+            adapts=_adapts(plan, spec),
+            output_width=_output_width(plan, spec),
+        )
+        for name, spec in plan.groups.specs.items()
+        if name in parameters
+    }
+
+
+def _adapts(plan: Plan, spec: TensorSpec) -> bool:
+    """Rate adaptation goes by the scale that new entries are drawn with; zeros and constants have none."""
+    is_drawn = plan.initial[spec.name].constant is None and not spec.tied
+    return len(spec.axes) >= 2 and is_drawn and spec.kind not in ("bias", "gain")
+
+
+def _output_width(plan: Plan, spec: TensorSpec) -> int | None:
+    """C_0 of a weight that writes a model output: the width that it reads at stage 0."""
+    if spec.kind != "weight" or spec.tied or plan.role(spec) != "output":
+        return None
+    width = 1
+    for axis in spec.reads():
+        width *= size(axis, plan.stage_widths[0])
+    return width

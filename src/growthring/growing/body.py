@@ -1,0 +1,91 @@
+"""Body: a module whose tensors, gradients, attributes and fading norms grow together.
+
+The model is one; an average of it (EMA, SWA) is another that takes the same steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+
+from growthring.core.axes import Layout
+from growthring.core.widen import formatted, widen_constant
+from growthring.graph.computed import refresh
+from growthring.graph.follow import adopt_attributes, follow_attributes
+from growthring.graph.restore import set_data
+from growthring.graph.skeleton import named_tensors
+from growthring.graph.wrappers import retire_replicas
+from growthring.growing.fading import Fades
+from growthring.methods.base import Step
+from growthring.planning.plan import Plan, call_build
+
+
+class Body:
+    """A module that follows a plan.
+
+    Args:
+        module: has the shapes of some stage of the plan.
+        plan: what it grows to.
+    """
+
+    def __init__(self, module: nn.Module, plan: Plan) -> None:
+        self.module, self.plan = module, plan
+        self.fades = Fades(module, plan.groups.statistics)
+
+    @property
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Parameters and buffers by name."""
+        return named_tensors(self.module)
+
+    def install(
+        self,
+        step: Step,
+        grown: dict[str, torch.Tensor],
+        factors: Mapping[str, float | torch.Tensor],
+    ) -> None:
+        """Puts grown tensors, attributes and fades in place.
+
+        Gradients that are being accumulated grow along: a weight that was multiplied by c and computes
+        the same function has 1/c of the gradient, and new entries have none yet. `grown` is updated where
+        a tensor takes on the memory format of the one before.
+        """
+        retire_replicas(self.module)
+        tensors = self.tensors
+        for name in grown:
+            tensor = tensors[name]
+            new = grown[name] = formatted(grown[name], tensor)
+            layouts = step.layouts(step.plan.groups.specs[name].axes)
+            gradient = tensor.grad
+            tensor.grad = None
+            set_data(tensor, new)
+            if gradient is not None:
+                tensor.grad = _widen_gradient(gradient, layouts, factors.get(name, 1.0))
+        refresh(self.module)
+        self._follow(step)
+        self.fades.extend(step.plan.groups.statistics, step.before, step.after)
+
+    def _follow(self, step: Step) -> None:
+        plan = self.plan
+        if plan.build is None:
+            follow_attributes(self.module, plan.groups.attributes, step.before, step.after)
+            return
+        old, new = (
+            call_build(plan.build, {g.name: widths[g.key] for g in plan.groups.growable})
+            for widths in (step.before, step.after)
+        )
+        adopt_attributes(self.module, old, new)
+
+
+def _widen_gradient(
+    gradient: torch.Tensor, layouts: list[Layout], factor: float | torch.Tensor
+) -> torch.Tensor:
+    dense = gradient.to_dense() if gradient.is_sparse else gradient
+    if not isinstance(factor, float) or factor != 1.0:
+        dense = dense / factor
+    if any(lay.grows for lay in layouts):
+        dense = formatted(widen_constant(dense, layouts, 0.0), dense)
+    if not gradient.is_sparse:
+        return dense
+    return dense.to_sparse(gradient.sparse_dim())

@@ -1,0 +1,141 @@
+"""Trials: the inputs and modes in which a growth is looked at, and how large a change rounding explains."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from growthring.errors import GrowthError
+from growthring.graph.arithmetic import Arithmetic
+from growthring.graph.fresh import batch_size, fresh_inputs, resized
+from growthring.graph.running import untouched
+from growthring.graph.snapshot import Snapshot
+from growthring.graph.trace import ExampleInputs
+from growthring.growing.verify import Outputs, Verification, outputs_of
+
+# A change below so many units in the last place is rounding in any model. In 64 bits there is room: what
+# is wrong changes outputs by far more, and deep networks need not be run again to see how they round.
+_FEW = 64
+_FEW_LIFTED = 1e5
+# Rounding errors that are drawn at random are this much smaller than the worst that a sum can do.
+_SAFETY = 64
+_LARGEST = 0.05
+# Units in the last place that deep networks may lose; where rounding cannot be measured.
+_UNKNOWN = 4e4
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One pass: its inputs and the mode."""
+
+    inputs: ExampleInputs
+    training: bool
+
+
+def make_trials(
+    model: nn.Module,
+    inputs: ExampleInputs,
+    outputs: Sequence[str] | None,
+    arithmetic: Arithmetic | None = None,
+) -> tuple[list[Trial], list[str]]:
+    """The passes that a model takes: the example inputs and fresh ones, in both modes; and notes.
+
+    Args:
+        model: is run on each of them; afterwards it is as it was.
+        inputs: the example.
+        outputs: the named parts of the output that count.
+        arithmetic: how it computes.
+    """
+    how = arithmetic or Arithmetic()
+    with untouched(model) as kept:
+
+        def takes(tried: ExampleInputs, training: bool = False) -> bool:
+            return runs(model, tried, outputs, training, how, kept)
+
+        fresh = fresh_inputs(inputs, torch.Generator().manual_seed(0), takes)
+        result = [Trial(inputs, False), Trial(fresh, False)]
+        # statistics over a batch of one fail
+        example = inputs if batch_size(inputs) != 1 or takes(inputs, True) else resized(inputs, 2)
+        result += [Trial(tried, True) for tried in (example, fresh) if takes(tried, True)]
+    if any(trial.training for trial in result):
+        return result, []
+    return result, ["train mode was not looked at: it does not take the example inputs"]
+
+
+def runs(
+    model: nn.Module,
+    inputs: ExampleInputs,
+    outputs: Sequence[str] | None,
+    training: bool,
+    arithmetic: Arithmetic,
+    kept: Snapshot | None = None,
+) -> bool:
+    """Whether a model's own code runs on these inputs in this mode, and gives numbers."""
+    try:
+        found = outputs_of(model, inputs, outputs, training, arithmetic, kept).returned
+    except GrowthError:
+        raise
+    except Exception:  # the model's own code may raise anything
+        return False
+    return not any(bool(torch.isnan(t).any()) for t in found if t.is_floating_point())
+
+
+def run(
+    model: nn.Module,
+    trials: Sequence[Trial],
+    outputs: Sequence[str] | None,
+    arithmetic: Arithmetic | None = None,
+) -> list[Outputs]:
+    """What the model gives in each trial."""
+    how = arithmetic or Arithmetic()
+    with untouched(model) if trials else contextlib.nullcontext() as kept:
+        return [outputs_of(model, t.inputs, outputs, t.training, how, kept) for t in trials]
+
+
+def worst(
+    trials: Sequence[Trial], before: Sequence[Outputs], after: Sequence[Outputs], training: bool
+) -> Verification | None:
+    """The largest change among the trials of one mode; None if there are none."""
+    found = [
+        a.change_to(b)
+        for trial, a, b in zip(trials, before, after, strict=True)
+        if trial.training is training
+    ]
+    return max(found, key=lambda change: change.relative) if found else None
+
+
+def rounding_limit(
+    model: nn.Module,
+    trials: Sequence[Trial],
+    outputs: Sequence[str] | None,
+    found: float,
+    lifted: bool = False,
+) -> float:
+    """The largest change of the outputs that rounding explains.
+
+    A few units in the last place always; more only if the model, run with random rounding errors, shows
+    that it amplifies them.
+
+    Args:
+        model: one of the two models that were compared, the wider one.
+        trials: what they were compared on.
+        outputs: the named parts of the output that count.
+        found: the change in question: if it is small enough nothing is run.
+        lifted: whether they ran in 64 bits.
+    """
+    types = {p.dtype for p in model.parameters() if p.is_floating_point()} or {torch.float32}
+    eps = max(torch.finfo(t).eps for t in types)
+    limit = min((_FEW_LIFTED if lifted else _FEW) * eps, _LARGEST)
+    if found <= limit:
+        return limit
+    try:
+        plain = run(model, trials, outputs, Arithmetic(lifted=lifted))
+        disturbed = run(model, trials, outputs, Arithmetic(lifted=lifted, rounded=0))
+    except Exception:  # code that runs with no other arithmetic than its own
+        return min(_UNKNOWN * eps, _LARGEST)
+    errors = [a.change_to(b).relative for a, b in zip(plain, disturbed, strict=True)]
+    return max(limit, min(_SAFETY * max(errors, default=0.0), _LARGEST))

@@ -1,0 +1,210 @@
+"""What a model costs: forward FLOPs and memory by running it on fake tensors, seconds by running it."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils import _pytree as pytree
+from torch.utils.flop_counter import FlopCounterMode
+
+from growthring.errors import PlanError
+from growthring.graph.results import output_tensors
+from growthring.graph.running import callers_settings, copied, fixed_random, untouched
+from growthring.graph.skeleton import named_tensors
+from growthring.graph.standins import GROUPED_FLOPS, StandIns
+from growthring.graph.trace import ExampleInputs, split_inputs
+from growthring.planning.schedule import whole
+
+# Tensors of a parameter's size that an optimizer keeps.
+OPTIMIZER_STATE = {"sgd": 1, "adam": 2, "adamw": 2, "avagrad": 2, "lars": 1, "none": 0}
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """What one forward pass needs.
+
+    Attributes:
+        flops: of the forward pass, per example (a multiply-add counts 2).
+        parameters: their number.
+        parameter_bytes: of parameters.
+        trained_bytes: of those that need gradients.
+        activation_bytes: what autograd keeps for the backward pass, per example.
+    """
+
+    flops: float
+    parameters: int
+    parameter_bytes: int
+    trained_bytes: int
+    activation_bytes: float
+
+    def memory(self, batch_size: int, optimizer: str = "sgd") -> float:
+        """Bytes of weights, gradients, optimizer state and activations in a training step."""
+        copies = 1 + OPTIMIZER_STATE[optimizer]
+        fixed = self.parameter_bytes + copies * self.trained_bytes
+        return fixed + batch_size * self.activation_bytes
+
+
+def num_examples(inputs: ExampleInputs) -> int:
+    """Examples in a batch of inputs: the length of the first axis of the first tensor that has one.
+
+    >>> num_examples((torch.ones(5, 3),))
+    5
+    """
+    for leaf in pytree.tree_leaves(split_inputs(inputs)):
+        if isinstance(leaf, torch.Tensor) and leaf.dim():
+            if leaf.shape[0] == 0:
+                raise PlanError("the example inputs are an empty batch.")
+            return int(leaf.shape[0])
+    return 1
+
+
+def footprint(model: nn.Module, inputs: ExampleInputs) -> Footprint:
+    """FLOPs and memory of a model, counted by torch on fake tensors: nothing is computed.
+
+    >>> footprint(nn.Linear(3, 2), torch.ones(5, 3)).flops
+    12.0
+    """
+    count = num_examples(inputs)
+    error: Exception | None = None
+    # Train mode is what training costs, and BatchNorm needs two examples there; where a model's code does
+    # not run like that on fake tensors, its eval mode has the same FLOPs.
+    # Where shapes depend on values (tokens picked by expert), it is run on random ones.
+    ways = (
+        (True, max(count, 2), True),
+        (True, count, True),
+        (False, count, True),
+        (False, count, False),
+    )
+    for is_training, size, is_fake in ways:
+        modes = {module: module.training for module in model.modules()}
+        try:
+            with callers_settings(), untouched(model), fixed_random():
+                model.train(is_training)
+                # what the model's code leaves in context variables goes with the context
+                run = contextvars.copy_context().run
+                return run(_footprint, model, _repeated(inputs, size), size, is_fake)
+        except Exception as caught:  # the user's own code
+            error = error or caught
+        finally:
+            for module, mode in modes.items():
+                module.training = mode
+    raise PlanError(
+        f"the cost of {type(model).__name__} cannot be counted: {type(error).__name__}: {error}"
+    ) from error
+
+
+def _footprint(model: nn.Module, inputs: tuple[Any, Any], count: int, is_fake: bool) -> Footprint:
+    args, kwargs = inputs
+    parameters = list(model.parameters())
+    kept: dict[int, int] = {}
+    mode = FakeTensorMode(allow_non_fake_inputs=True) if is_fake else None
+    with mode or contextlib.nullcontext():
+        fakes = {n: _fake(mode, t) for n, t in named_tensors(model).items()}
+        own = {t.untyped_storage()._cdata for t in fakes.values()}
+        fake_args, fake_kwargs = pytree.tree_map_only(
+            torch.Tensor, lambda t: _fake(mode, t), (args, kwargs)
+        )
+
+        def keep(tensor: torch.Tensor) -> torch.Tensor:
+            storage = tensor.untyped_storage()
+            if storage._cdata not in own:
+                kept[storage._cdata] = storage.nbytes()
+            held.append(storage)  # so that no other storage takes its place in memory
+            return tensor
+
+        held: list[Any] = []
+        counter = FlopCounterMode(display=False, custom_mapping=dict(GROUPED_FLOPS))
+        with (
+            counter,
+            StandIns(),
+            _countable(),
+            torch.enable_grad(),
+            torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t),
+        ):
+            torch.func.functional_call(model, fakes, fake_args, fake_kwargs)
+    return Footprint(
+        flops=counter.get_total_flops() / count,
+        parameters=sum(p.numel() for p in parameters),
+        parameter_bytes=sum(p.numel() * p.element_size() for p in parameters),
+        trained_bytes=sum(p.numel() * p.element_size() for p in parameters if p.requires_grad),
+        activation_bytes=sum(kept.values()) / count,
+    )
+
+
+@contextlib.contextmanager
+def _countable() -> Iterator[None]:
+    """Attention and recurrent layers as the matrix products that the counter knows, not as one kernel."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH), torch.backends.mkldnn.flags(enabled=False):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+
+
+def _fake(mode: FakeTensorMode | None, tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor of the same shape: a fake one, or (a weight) one of small random values."""
+    fake: torch.Tensor
+    if mode is not None:
+        fake = mode.from_tensor(tensor.detach(), static_shapes=True)
+    elif tensor.requires_grad:
+        fake = torch.randn_like(tensor).mul_(0.02).detach()
+    else:
+        fake = tensor.detach().clone()
+    return fake.requires_grad_(tensor.requires_grad)
+
+
+def seconds_per_step(
+    model: nn.Module, inputs: ExampleInputs, batch_size: int, repeats: int = 3
+) -> float:
+    """Seconds of one training step (forward, backward, SGD) on this machine: the best of a few.
+
+    The example inputs are repeated up to the batch size; the loss is the mean square of the outputs.
+    The model's values are not kept: pass a copy.
+    """
+    whole("repeats", repeats)
+    args, kwargs = _repeated(inputs, batch_size)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0, momentum=0.9)
+    times = []
+    with callers_settings(), fixed_random(), untouched(model), torch.enable_grad():
+        model.train()
+        for _ in range(repeats + 1):  # the first one warms up
+            started = time.perf_counter()
+            outputs = [t for t in output_tensors(model(*args, **kwargs)) if t.requires_grad]
+            if not outputs:
+                raise PlanError(
+                    "no output has a gradient, so there is no training step to measure."
+                )
+            torch.stack([t.float().square().mean() for t in outputs]).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            _wait()
+            times.append(time.perf_counter() - started)
+    return min(times[1:])
+
+
+def _repeated(inputs: ExampleInputs, batch_size: int) -> Any:
+    count = num_examples(inputs)
+
+    def fill(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.dim() == 0 or tensor.shape[0] != count:
+            return tensor
+        index = torch.arange(batch_size, device=tensor.device) % count
+        return tensor.detach()[index]
+
+    return pytree.tree_map_only(torch.Tensor, fill, split_inputs(copied(inputs)))
+
+
+def _wait() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()

@@ -1,0 +1,358 @@
+"""Plan: widths, epochs and batch sizes of every stage, what they cost, and the thin model to start from."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from growthring.core.axes import layout, refs
+from growthring.core.variance import Role
+from growthring.errors import InputError, PlanError
+from growthring.graph.analysis import Build
+from growthring.graph.check import check_finite
+from growthring.graph.computed import refresh
+from growthring.graph.follow import follow_attributes
+from growthring.graph.groups import TensorSpec, WidthGroups
+from growthring.graph.magnitudes import with_magnitudes, with_ratios
+from growthring.graph.running import copied, kept_random, own_settings
+from growthring.graph.skeleton import copy_with, empty_copy, named_tensors
+from growthring.graph.trace import ExampleInputs
+from growthring.planning.costs import Footprint, footprint, seconds_per_step
+from growthring.planning.schedule import whole
+
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+@dataclass(frozen=True)
+class Initial:
+    """How the user's initialiser filled a tensor of the full model: its deviation, or the one value it holds."""
+
+    std: float
+    constant: complex | None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Widths per stage, and what is needed to build the seed and grow it.
+
+    Attributes:
+        groups: the width groups of the full model.
+        stage_widths: for each stage, group key -> width (frozen groups included).
+        initial: how each tensor of the full model is initialised.
+        notes: what the plan rounded or could not do, in words.
+        example_inputs: the inputs the model was traced with; growth is measured on them.
+        outputs: the named parts of the model's output that count, or None for all.
+        build: the user's factory, if there is one.
+        model: the full model, which is never changed.
+        epochs: of each stage.
+        batch_sizes: of each stage.
+        rate_factors: what each stage's batch size multiplies the learning rate by.
+        optimizer: whose state the memory counts: sgd, adam, adamw, avagrad, lars or none.
+        seconds: of a training step of each stage, if measured.
+        dtypes: of the full model's parameters when the plan was made.
+    """
+
+    groups: WidthGroups
+    stage_widths: tuple[Mapping[int, int], ...]
+    initial: Mapping[str, Initial]
+    notes: tuple[str, ...]
+    example_inputs: ExampleInputs = field(repr=False)
+    model: nn.Module = field(repr=False)
+    outputs: Sequence[str] | None = None
+    build: Build | None = field(default=None, repr=False)
+    epochs: tuple[int, ...] = ()
+    batch_sizes: tuple[int, ...] = ()
+    rate_factors: tuple[float, ...] = ()
+    optimizer: str = "sgd"
+    seconds: tuple[float, ...] | None = None
+    dtypes: Mapping[str, torch.dtype] = field(default_factory=dict, repr=False)
+
+    @property
+    def num_stages(self) -> int:
+        """Number of stages, the seed's included."""
+        return len(self.stage_widths)
+
+    def widths(self, group: str) -> list[int]:
+        """Width of one group at every stage."""
+        key = self.groups[group].key
+        return [widths[key] for widths in self.stage_widths]
+
+    def named_widths(self, stage: int) -> dict[str, int]:
+        """Width of every growable group at one stage, by name."""
+        return {g.name: self.stage_widths[stage][g.key] for g in self.groups.growable}
+
+    def num_parameters(self, stage: int) -> int:
+        """Parameters at one stage."""
+        widths = self.stage_widths[stage]
+        total = 0
+        for name, p in self.model.named_parameters():
+            spec = self.groups.specs.get(name)
+            total += p.numel() if spec is None else math.prod(spec.shape(widths))
+        return total
+
+    def role(self, spec: TensorSpec) -> Role:
+        """Role of a weight: "input" reads nothing that grows, "output" writes a model output."""
+        if spec.name not in self._roles:
+            self._roles[spec.name] = self._find_role(spec)
+        return self._roles[spec.name]
+
+    @cached_property
+    def _roles(self) -> dict[str, Role]:
+        return {}
+
+    def _find_role(self, spec: TensorSpec) -> Role:
+        frozen = {g.key: g.frozen for g in self.groups}
+        reads = {r.group for axis in spec.reads() for r in refs(axis)}
+        if all(frozen[g] is not None for g in reads):
+            return "input"
+        others = [a for i, a in enumerate(spec.axes) if i not in spec.read | spec.kernel]
+        reasons = [frozen[r.group] for a in others for r in refs(a)]
+        is_output = all(reason is not None and reason.kind == "output" for reason in reasons)
+        return "output" if is_output else "hidden"
+
+    def inputs_for(self, model: nn.Module) -> ExampleInputs:
+        """A copy of the example inputs for a model that may have been moved or cast since the plan was made.
+
+        They go to the device of its parameters. Numbers of a type that parameters had are cast to the
+        type that those parameters have now.
+        """
+        parameters = dict(model.named_parameters())
+        devices = {p.device for p in parameters.values()}
+        # where parts of the model were cast differently, the first layers count
+        names = [n for n in reversed(list(self.dtypes)) if n in parameters]
+        casts = {self.dtypes[n]: parameters[n].dtype for n in names}
+
+        def follow(tensor: torch.Tensor) -> torch.Tensor:
+            device = (
+                tensor.device if tensor.device in devices or not devices else min(devices, key=str)
+            )
+            moved = tensor.detach().to(device, casts.get(tensor.dtype, tensor.dtype))
+            return moved.requires_grad_(tensor.requires_grad)
+
+        found: ExampleInputs = pytree.tree_map_only(
+            torch.Tensor, follow, copied(self.example_inputs)
+        )
+        return found
+
+    @own_settings()
+    def build_seed(self) -> nn.Module:
+        """A new model of stage-0 width; the given model stays untouched.
+
+        Its tensors are the leading parts of the full model's, so the user's own initialiser (its
+        distribution, its constants, its zero rows) is kept; weights are multiplied by √(full fan-in
+        / seed fan-in), as that initialiser would.
+
+        >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+        >>> import growthring as gr
+        >>> seed = gr.plan(net, torch.zeros(1, 4), stages=3).build_seed()
+        >>> seed[0].out_features, tuple(seed[2].weight.shape)
+        (2, (2, 2))
+        """
+        check_finite(self.model)
+        first, full = self.stage_widths[0], self.stage_widths[-1]
+        tensors: dict[str, torch.Tensor] = {}
+        for name, tensor in with_ratios(self.groups.specs, named_tensors(self.model)).items():
+            spec = self.groups.specs.get(name)
+            part = tensor.detach().clone()
+            if spec is not None:
+                for i, axis in enumerate(spec.axes):
+                    kept = layout(axis, first, full)
+                    if kept.grows:
+                        part = part.index_select(i, kept.old.to(part.device))
+                gain = self._seed_gain(spec)
+                part = part * gain if gain != 1.0 else part.contiguous()
+            tensors[name] = part
+        tensors = with_magnitudes(self.groups.specs, tensors, {})
+        if self.build is None:
+            seed = copy_with(self.model, tensors)
+            follow_attributes(seed, self.groups.attributes, full, first)
+            refresh(seed)
+        else:
+            seed = built(self.build, self.named_widths(0), tensors)
+        return seed
+
+    def _seed_gain(self, spec: TensorSpec) -> float:
+        first, full = self.stage_widths[0], self.stage_widths[-1]
+        if spec.tied or not spec.is_parameter or self.initial[spec.name].constant is not None:
+            return 1.0
+        if spec.kind == "bias":
+            # torch draws a layer's bias from the fan-in of its weight
+            weights = [
+                self.groups.specs[n] for n in _weight_names(spec.name) if n in self.groups.specs
+            ]
+            return next((self._seed_gain(w) for w in weights if w.kind == "weight"), 1.0)
+        if spec.kind != "weight":
+            return 1.0
+        return math.sqrt(spec.fan_in(full) / spec.fan_in(first))
+
+    # Costs.
+
+    def empty_model(self, stage: int) -> nn.Module:
+        """A model of one stage's widths whose values mean nothing."""
+        widths = self.stage_widths[stage]
+        if self.build is not None:
+            return call_build(self.build, self.named_widths(stage))
+        full = self.stage_widths[-1]
+        return empty_copy(self.model, self.groups.specs, self.groups.attributes, full, widths)
+
+    @cached_property
+    def footprints(self) -> tuple[Footprint, ...]:
+        """FLOPs, parameters and memory of each stage's model, counted on fake tensors."""
+        models = map(self.empty_model, range(self.num_stages))
+        return tuple(footprint(model, self.inputs_for(model)) for model in models)
+
+    @property
+    def flops_share(self) -> float:
+        """Training FLOPs as a share of fixed-size training for as many epochs: Σ T_t F_t / (ΣT · F_full)."""
+        spent = sum(n * f.flops for n, f in zip(self.epochs, self.footprints, strict=True))
+        full = sum(self.epochs) * self.footprints[-1].flops
+        return spent / full if full else 1.0
+
+    @property
+    def memory(self) -> tuple[float, ...]:
+        """Bytes of weights, gradients, optimizer state and activations in each stage's step."""
+        pairs = zip(self.footprints, self.batch_sizes, strict=True)
+        return tuple(f.memory(size, self.optimizer) for f, size in pairs)
+
+    @property
+    def seconds_share(self) -> float | None:
+        """Training seconds as a share of fixed-size training, if `measure` was called."""
+        if self.seconds is None:
+            return None
+        per_example = [s / b for s, b in zip(self.seconds, self.batch_sizes, strict=True)]
+        spent = sum(n * s for n, s in zip(self.epochs, per_example, strict=True))
+        return spent / (sum(self.epochs) * per_example[-1])
+
+    def measure(self, repeats: int = 3) -> Plan:
+        """The plan with the seconds of a training step of each stage on this machine."""
+        seconds = []
+        whole("repeats", repeats)
+        for t, size in enumerate(self.batch_sizes):
+            twin = copy.deepcopy(self.empty_model(t))
+            with torch.no_grad():  # values that are not denormal or infinite, which would cost time
+                for p in twin.parameters():
+                    p.uniform_(-0.05, 0.05, generator=_generator(p))
+            try:
+                seconds.append(seconds_per_step(twin, self.inputs_for(twin), size, repeats))
+            except (RuntimeError, ValueError, TypeError) as error:  # the user's own code
+                raise PlanError(
+                    f"a training step of stage {t} with a batch of {size} fails ({error}), so it cannot be "
+                    "measured."
+                ) from error
+        found = replace(self, seconds=tuple(seconds))
+        found.__dict__["footprints"] = self.footprints
+        return found
+
+    def steps(self, num_examples: int) -> list[int]:
+        """Optimizer steps of each stage on a data set of so many examples, the last batch of an epoch included."""
+        pairs = zip(self.epochs, self.batch_sizes, strict=True)
+        return [n * math.ceil(num_examples / size) for n, size in pairs]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON: lists over stages, and the shares of fixed-size training (0 to 1)."""
+        result: dict[str, Any] = {
+            "stages": self.num_stages,
+            "widths": [self.named_widths(t) for t in range(self.num_stages)],
+            "epochs": list(self.epochs),
+            "batch_sizes": list(self.batch_sizes),
+            "rate_factors": list(self.rate_factors),
+            "parameters": [f.parameters for f in self.footprints],
+            "flops": [f.flops for f in self.footprints],
+            "memory_bytes": list(self.memory),
+            "flops_share": self.flops_share,
+            "notes": list(self.notes),
+        }
+        if self.seconds is not None:
+            result |= {"seconds": list(self.seconds), "seconds_share": self.seconds_share}
+        return result
+
+    def __str__(self) -> str:
+        numbers = range(self.num_stages)
+        full = self.footprints[-1]
+        rows = [["stage", *map(str, numbers)]]
+        alike: dict[tuple[int, ...], list[str]] = {}
+        for g in self.groups.growable:
+            alike.setdefault(tuple(self.widths(g.name)), []).append(g.name)
+        for widths, names in alike.items():
+            more = f" (+ {len(names) - 1} alike)" if len(names) > 1 else ""
+            rows.append([names[0] + more, *map(str, widths)])
+        rows.append(["parameters", *(f"{f.parameters:,}" for f in self.footprints)])
+        if self.epochs:
+            rows.append(["epochs", *map(str, self.epochs)])
+            rows.append(["batch size", *map(str, self.batch_sizes)])
+            rows.append(["memory, MB", *(f"{m / 1e6:.0f}" for m in self.memory)])
+        shares = [f.flops / full.flops if full.flops else 1.0 for f in self.footprints]
+        rows.append(["FLOPs", *(f"{share:.1%}" for share in shares)])
+        if self.seconds is not None:
+            rows.append(["seconds per step", *(f"{s:.3g}" for s in self.seconds)])
+        rows.append(["", *(_BARS[round(share * (len(_BARS) - 1))] * 4 for share in shares)])
+        columns = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = [
+            "  ".join(
+                [
+                    row[0].ljust(columns[0]),
+                    *(c.rjust(n) for c, n in zip(row[1:], columns[1:], strict=True)),
+                ]
+            )
+            for row in rows
+        ]
+        head = f"Plan: {self.groups.model_type} in {self.num_stages} stages"
+        if self.epochs:
+            lines.append(
+                f"Training costs {self.flops_share:.2%} of the FLOPs of fixed-size training "
+                f"({sum(self.epochs)} epochs)."
+            )
+        if self.seconds_share is not None:
+            lines.append(
+                f"Measured on this machine: {self.seconds_share:.1%} of the seconds of fixed-size training."
+            )
+        return "\n".join([head, *lines, *(f"note: {note}" for note in self.notes)])
+
+
+def _weight_names(bias: str) -> list[str]:
+    """What the weight beside a bias may be called: plain, weight-normalised (two styles), of a recurrent layer."""
+    stem = bias.removesuffix("bias")
+    normalised = [f"{stem}weight_v", f"{stem}parametrizations.weight.original1"]
+    prefix, is_recurrent, gate = bias.rpartition("bias_")
+    of_layer = [f"{prefix}weight_hh{gate[2:]}"] if is_recurrent else []
+    return [f"{stem}weight", *normalised, *of_layer]
+
+
+def _generator(like: torch.Tensor) -> torch.Generator:
+    return torch.Generator(like.device).manual_seed(0)
+
+
+def call_build(build: Build, widths: dict[str, int]) -> nn.Module:
+    """Calls the user's factory; its random numbers leave everybody's generators as they were."""
+    with kept_random():
+        return build(widths)
+
+
+def built(build: Build, widths: dict[str, int], tensors: Mapping[str, torch.Tensor]) -> nn.Module:
+    """Calls the user's factory and puts the tensors into what it returns; complains where shapes differ."""
+    module = call_build(build, dict(widths))
+    if not isinstance(module, nn.Module):
+        raise InputError(f"build(widths) returned a {type(module).__name__}, not an nn.Module.")
+    own = named_tensors(module)
+    missing = sorted(set(tensors) ^ set(own))
+    if missing:
+        raise InputError(
+            f"build(widths) returned a module with other tensors than the model: {missing[:5]}."
+        )
+    for name, tensor in tensors.items():
+        if own[name].shape != tensor.shape:
+            raise InputError(
+                f"build(widths) made '{name}' of shape {tuple(own[name].shape)} where "
+                f"{tuple(tensor.shape)} is needed "
+                f"for the widths {widths}."
+            )
+        own[name].data = tensor.to(own[name].device)
+    return module

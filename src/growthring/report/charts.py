@@ -1,0 +1,193 @@
+"""Line charts as SVG; a few lines of script on the page (see style.py) show values on hover."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from growthring.report.markup import counted, tag, text
+from growthring.report.scales import Scale, fit, thin, tick_labels
+
+Points = Sequence[tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class Line:
+    """A curve: its name, its points in the units of the axes, its look, and points to mark."""
+
+    label: str
+    points: Points
+    colour: str
+    dash: str | None = None
+    marks: Points = ()
+    faint: bool = False
+
+
+@dataclass(frozen=True)
+class Axis:
+    """What an axis shows; `cut` leaves that share of the smallest values below the chart."""
+
+    title: str
+    unit: str = ""
+    zero: bool = False
+    log: bool = False
+    whole: bool = False
+    cut: float = 0.0
+
+
+def line_chart(
+    name: str,
+    lines: Sequence[Line],
+    x: Axis,
+    y: Axis,
+    boundaries: Sequence[tuple[float, str]] = (),
+    size: tuple[int, int] = (520, 300),
+) -> str:
+    """Returns a figure with one curve for each line that has points.
+
+    Args:
+        name: the title, above the chart.
+        boundaries: places on the x axis to mark with a vertical line and a short label.
+
+    >>> figure = line_chart(
+    ...     "Loss", [Line("a", [(0, 1), (1, 0.5)], "red")], Axis("epochs"), Axis("loss")
+    ... )
+    >>> figure.count('class="curve"')
+    1
+    """
+    lines = [line for line in lines if line.points]
+    width, height = size
+    top, bottom = (38 if boundaries else 24), height - 42
+    values = sorted(v for line in lines for _, v in line.points)
+    y_scale = fit(values[int(len(values) * y.cut) :], bottom, top, zero=y.zero, log=y.log)
+    y_ticks = y_scale.ticks(6 if height > 240 else 5)
+    labels = tick_labels(y_ticks, log=y_scale.log)
+    left = 30 + round(6.6 * max(map(len, labels), default=1))
+    right = width - 14
+    x_scale = fit((v for line in lines for v, _ in line.points), left, right, zero=x.zero)
+    parts = [
+        *_y_axis(y_scale, y_ticks, labels, y, left, right),
+        *x_axis_parts(x_scale, with_unit(x), bottom, x.whole),
+        *_boundaries(x_scale, boundaries, top, bottom),
+        _curves(lines, x_scale, y_scale),
+    ]
+    summary = f"{name}. {counted(len(lines), 'curve')} of {y.title} over {x.title}."
+    frame = [left, right, bottom, top, x_scale.low, x_scale.high, y_scale.low, y_scale.high]
+    svg = tag(
+        "svg",
+        *parts,
+        class_="chart",
+        viewBox=f"0 0 {width} {height}",
+        role="img",
+        aria_label=summary,
+        data_frame=" ".join(f"{value:.9g}" for value in [*frame, int(y_scale.log)]),
+        data_x=f"{x.title}|{x.unit}",
+        data_y=f"{y.title}|{y.unit}",
+    )
+    return tag("figure", tag("figcaption", text(name)), svg)
+
+
+def with_unit(axis: Axis) -> str:
+    """Returns the title of an axis with its unit.
+
+    >>> with_unit(Axis("time", "s"))
+    'time, s'
+    """
+    return f"{axis.title}, {axis.unit}" if axis.unit else axis.title
+
+
+def _y_axis(
+    scale: Scale, ticks: Sequence[float], labels: Sequence[str], axis: Axis, left: int, right: int
+) -> list[str]:
+    parts = [tag("text", text(with_unit(axis)), x=2, y=11, class_="axis-title")]
+    for tick, label in zip(ticks, labels, strict=True):
+        place = f"{scale(tick):.1f}"
+        parts.append(tag("line", x1=left, x2=right, y1=place, y2=place, class_="grid"))
+        parts.append(
+            tag("text", text(label), x=left - 7, y=f"{scale(tick) + 4:.1f}", text_anchor="end")
+        )
+    return parts
+
+
+def x_axis_parts(scale: Scale, title: str, bottom: int, whole: bool) -> list[str]:
+    """Returns the elements of a horizontal axis at the height `bottom`; `whole`: only whole numbers."""
+    width = scale.end - scale.start
+    num_ticks = max(2, int(width / 70))
+    ticks = scale.ticks(num_ticks, whole)
+    labels = tick_labels(ticks)
+    if max(map(len, labels), default=0) * 7 * len(labels) > width:
+        ticks = scale.ticks(max(2, num_ticks // 2), whole)
+        labels = tick_labels(ticks)
+    parts = [tag("line", x1=scale.start, x2=scale.end, y1=bottom, y2=bottom, class_="base")]
+    for tick, label in zip(ticks, labels, strict=True):
+        place = f"{scale(tick):.1f}"
+        parts.append(tag("line", x1=place, x2=place, y1=bottom, y2=bottom + 4, class_="base"))
+        anchor = "end" if scale(tick) > scale.end - 8 and len(label) > 4 else "middle"
+        parts.append(tag("text", text(label), x=place, y=bottom + 17, text_anchor=anchor))
+    middle = (scale.start + scale.end) / 2
+    parts.append(
+        tag(
+            "text",
+            text(title),
+            x=f"{middle:.1f}",
+            y=bottom + 36,
+            text_anchor="middle",
+            class_="axis-title",
+        )
+    )
+    return parts
+
+
+def _boundaries(
+    scale: Scale, boundaries: Sequence[tuple[float, str]], top: int, bottom: int
+) -> list[str]:
+    parts = []
+    last = float("-inf")
+    for value, label in boundaries:
+        if not scale.low <= value <= scale.high:
+            continue
+        place = scale(value)
+        x = f"{place:.1f}"
+        parts.append(tag("line", x1=x, x2=x, y1=top, y2=bottom, class_="boundary"))
+        half = 3.3 * len(label)
+        if place - half > last + 4:  # labels must not overlap
+            parts.append(
+                tag("text", text(label), x=x, y=top - 5, text_anchor="middle", class_="stage")
+            )
+            last = place + half
+    return parts
+
+
+def _curves(lines: Sequence[Line], x: Scale, y: Scale) -> str:
+    """Draws into an inner svg with the same coordinates, which cuts off what is outside."""
+    parts = []
+    small = len(lines) > 8
+    for line in lines:
+        path = "L".join(f"{x(a):.2f},{y(b):.2f}" for a, b in thin(line.points))
+        parts.append(
+            tag(
+                "path",
+                d=f"M{path}",
+                class_="curve faint" if line.faint else "curve",
+                style=f"stroke:{line.colour}",
+                stroke_dasharray=line.dash,
+                data_label=line.label,
+            )
+        )
+        marks = line.points if len(line.points) == 1 else line.marks
+        radius = 3 if len(line.points) == 1 else 1.8 if small else 2.6
+        parts += [
+            tag("circle", cx=f"{x(a):.1f}", cy=f"{y(b):.1f}", r=radius, style=f"fill:{line.colour}")
+            for a, b in marks
+        ]
+    left, top = x.start - 4, y.end - 4
+    width, height = x.end - x.start + 8, y.start - y.end + 8
+    return tag(
+        "svg",
+        *parts,
+        x=left,
+        y=top,
+        width=width,
+        height=height,
+        viewBox=f"{left} {top} {width} {height}",
+    )

@@ -1,0 +1,182 @@
+"""The curves of training: accuracy over epochs, FLOPs and seconds, and the loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from growthring.report.charts import Axis, Line, line_chart
+from growthring.report.colours import line_styles
+from growthring.report.groups import Configuration, reference_of
+from growthring.report.markup import sentence, tag, text
+from growthring.report.metrics import Epoch
+from growthring.report.runs import Run
+
+Value = Callable[[Run, Epoch], float | None]
+_UNITS = ((3 * 86400.0, 86400.0, "days"), (3 * 3600.0, 3600.0, "h"), (300.0, 60.0, "min"))
+
+
+def legend(configurations: Sequence[Configuration]) -> str:
+    """Returns the list of configurations that have lines, with their looks."""
+    entries = []
+    styles = line_styles([c.fixed for c in configurations])
+    for c, (colour, dash) in zip(configurations, styles, strict=True):
+        if not any(run.epochs for run in c.runs):
+            continue
+        sample = tag(
+            "svg",
+            tag("path", d="M1,6L31,6", style=f"stroke:{colour}", stroke_dasharray=dash),
+            class_="sample",
+            viewBox="0 0 32 12",
+            aria_hidden="true",
+        )
+        seeds = f" ({len(c.runs)} seeds)" if len(c.runs) > 1 else ""
+        name = tag("span", text(c.label), class_="name")
+        entries.append(tag("li", sample, name, text(seeds), title=c.label))
+    return tag("ul", *entries, class_="legend")
+
+
+def curve_section(configurations: Sequence[Configuration]) -> str:
+    """Returns the charts, each left out with a sentence if no run has its values."""
+    if not any(run.epochs for c in configurations for run in c.runs):
+        return sentence("There are no curves: no run has finished an epoch yet.")
+    key, quality = "test_accuracy", Axis("test accuracy", "%", cut=0.04)
+    if all(run.final(key) is None for c in configurations for run in c.runs):
+        key, quality = "test_loss", Axis("test loss", log=True)
+    scale = 100.0 if key == "test_accuracy" else 1.0
+    unit, divisor = _time_unit(configurations)
+    references = {c.label: reference_of(c, configurations) for c in configurations}
+
+    def measured(_: Run, epoch: Epoch) -> float | None:
+        value: float | None = getattr(epoch, key)
+        return None if value is None else scale * value
+
+    def epochs(_: Run, epoch: Epoch) -> float | None:
+        return epoch.number
+
+    def seconds(_: Run, epoch: Epoch) -> float | None:
+        return None if epoch.seconds is None else epoch.seconds / divisor
+
+    def share(run: Run, epoch: Epoch) -> float | None:
+        if epoch.flops_share is not None:
+            return 100.0 * epoch.flops_share
+        reference = references.get(
+            next(c.label for c in configurations if any(r is run for r in c.runs))
+        )
+        whole = reference.counted[0].final("flops") if reference else None
+        return 100.0 * epoch.flops / whole if epoch.flops is not None and whole else None
+
+    def loss(_: Run, epoch: Epoch) -> float | None:
+        return epoch.train_loss
+
+    what = quality.title.capitalize()
+    charts = [
+        _chart(
+            f"{what} over epochs",
+            configurations,
+            epochs,
+            measured,
+            Axis("epochs", zero=True, whole=True),
+            quality,
+        ),
+        _chart(
+            f"{what} over FLOPs",
+            configurations,
+            share,
+            measured,
+            Axis("FLOPs of fixed-size training", "%", zero=True),
+            quality,
+        ),
+        _chart(
+            f"{what} over time",
+            configurations,
+            seconds,
+            measured,
+            Axis("time", unit, zero=True),
+            quality,
+        ),
+        _chart(
+            "Training loss over epochs",
+            configurations,
+            epochs,
+            loss,
+            Axis("epochs", zero=True, whole=True),
+            Axis("training loss", log=True),
+        ),
+    ]
+    grown = any(_growth_points(run) for c in configurations for run in c.runs)
+    note = "Dots mark the last epoch before a growth." if grown else "No run has grown yet."
+    num_epochs = sum(len(run.epochs) for c in configurations for run in c.runs)
+    if int(quality.cut * num_epochs):
+        note += " The first, lowest accuracies may lie below a chart."
+    return (
+        legend(configurations)
+        + tag("div", *charts, class_="charts")
+        + tag("p", text(note), class_="hint")
+    )
+
+
+def _chart(
+    name: str,
+    configurations: Sequence[Configuration],
+    x: Value,
+    y: Value,
+    x_axis: Axis,
+    y_axis: Axis,
+) -> str:
+    lines = []
+    styles = line_styles([c.fixed for c in configurations])
+    for c, (colour, dash) in zip(configurations, styles, strict=True):
+        for run in c.runs:
+            found = [(e, x(run, e), y(run, e)) for e in run.epochs]
+            points = [(e, a, b) for e, a, b in found if a is not None and b is not None]
+            if y_axis.log:
+                points = [(e, a, b) for e, a, b in points if b > 0] or points
+            marked = _growth_points(run)
+            line = Line(
+                c.run_label(run),
+                [(a, b) for _, a, b in points],
+                colour,
+                dash,
+                marks=[(a, b) for e, a, b in points if e in marked],
+                faint=len(c.runs) > 1,
+            )
+            lines.append(line)
+    if not any(line.points for line in lines):
+        missing = f"{name}: left out, as no run has recorded both values."
+        return tag("figure", tag("figcaption", text(name)), sentence(missing))
+    return line_chart(name, lines, x_axis, y_axis, _boundaries(configurations, x))
+
+
+def _growth_points(run: Run) -> list[Epoch]:
+    """Returns the last epoch of every stage but the last."""
+    pairs = zip(run.epochs, run.epochs[1:], strict=False)
+    return [before for before, after in pairs if after.stage > before.stage]
+
+
+def _boundaries(configurations: Sequence[Configuration], x: Value) -> list[tuple[float, str]]:
+    """Returns where the stages begin, if that is about one place each for all grown runs.
+
+    Seeds grow at the same epochs but not after the very same seconds, and some have not come so far.
+    """
+    found: list[list[tuple[float, int]]] = []
+    for run in (run for c in configurations for run in c.runs):
+        pairs = zip(run.epochs, run.epochs[1:], strict=False)
+        places = [(x(run, a), b.stage) for a, b in pairs if b.stage > a.stage]
+        found.append([(place, stage) for place, stage in places if place is not None])
+    longest = max(found, key=len, default=[])
+    if not longest:
+        return []
+    last = len(longest) - 1
+    tolerance = 0.02 * longest[-1][0]
+    for other in found:
+        for (place, stage), (a, b) in zip(other, longest, strict=False):
+            if stage != b or abs(place - a) > tolerance:
+                return []
+    return [(a, f"{'' if index < last else 'stage '}{b}") for index, (a, b) in enumerate(longest)]
+
+
+def _time_unit(configurations: Sequence[Configuration]) -> tuple[str, float]:
+    runs = [run for c in configurations for run in c.runs]
+    longest = max((e.seconds or 0.0 for run in runs for e in run.epochs), default=0.0)
+    found = ((unit, size) for limit, size, unit in _UNITS if longest >= limit)
+    return next(found, ("s", 1.0))

@@ -1,0 +1,131 @@
+"""The rate factors: by how much each ring's learning rate differs from the schedule's, over time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from growthring.report.charts import Axis, Line, line_chart
+from growthring.report.colours import ring_colour
+from growthring.report.groups import Configuration
+from growthring.report.markup import counted, details, sentence, tag, text
+from growthring.report.runs import Run
+
+_NUM_SHOWN = 4
+_MOST_FOLDED = 20
+_MOST_CONFIGURATIONS = 6
+
+Series = tuple[tuple[tuple[float, float], ...], ...]  # points of each ring
+
+
+def rate_section(configurations: Sequence[Configuration]) -> str:
+    """Returns charts of a few parameters for the first run of each configuration that has any."""
+    with_rates = [
+        (c, run) for c in configurations if (run := next((r for r in c.runs if r.rates), None))
+    ]
+    parts: list[str] = []
+    for c, run in with_rates[:_MOST_CONFIGURATIONS]:
+        charts = _charts(c.run_label(run), run)
+        parts.append(charts if not parts or not charts else details(f"Rates of {c.label}", charts))
+    found = "".join(parts)
+    if not found:
+        return sentence("There are no rate factors: no run has recorded any for a grown parameter.")
+    left_out = len(with_rates) - _MOST_CONFIGURATIONS
+    if left_out > 0:
+        found += sentence(f"Left out: the rates of {counted(left_out, 'more configuration')}.")
+    return found
+
+
+def choose(names: Sequence[str], num_chosen: int) -> list[str]:
+    """Returns so many names, evenly spread from the first to the last, weights before others.
+
+    >>> choose(["a.weight", "a.bias", "b.weight", "c.weight", "d.weight"], 2)
+    ['a.weight', 'd.weight']
+    """
+    weights = [name for name in names if name.endswith("weight")]
+    pool = weights if len(weights) >= num_chosen else list(names)
+    if len(pool) <= num_chosen:
+        return pool
+    step = (len(pool) - 1) / (num_chosen - 1)
+    return [pool[round(i * step)] for i in range(num_chosen)]
+
+
+def _charts(label: str, run: Run) -> str:
+    places, axis = _places(run)
+    series: dict[str, Series] = {}
+    for name in dict.fromkeys(name for rates in run.rates for name in rates.factors):
+        rings = _rings(run, name, places)
+        if len(rings) > 1:
+            series[name] = rings
+    alike: dict[Series, list[str]] = {}
+    for name, rings in series.items():
+        alike.setdefault(rings, []).append(name)
+    firsts = {names[0]: names for names in alike.values()}
+    chosen = choose(list(firsts), _NUM_SHOWN)
+    if not chosen:
+        return ""
+
+    # As many colours as the stage diagram has, also while some stages are still to come.
+    num_colours = max(len(run.plan.epochs), *map(len, series.values()))
+
+    def chart(name: str) -> str:
+        others = len(firsts[name]) - 1
+        title = name + (f" (+ {others} alike)" if others else "")
+        lines = [
+            Line(f"ring {ring}", points, ring_colour(ring, num_colours))
+            for ring, points in enumerate(series[name])
+        ]
+        return line_chart(title, lines, axis, Axis("rate factor", log=True), size=(520, 230))
+
+    num_rings = max(len(rings) for rings in series.values())
+    swatches = [
+        tag(
+            "li",
+            tag("i", style=f"background:{ring_colour(ring, num_colours)}"),
+            text(f"ring {ring}"),
+        )
+        for ring in range(num_rings)
+    ]
+    rest = [name for name in firsts if name not in chosen]
+    folded = tag("div", *map(chart, rest[:_MOST_FOLDED]), class_="charts")
+    note = ""
+    if len(rest) > _MOST_FOLDED:
+        note = sentence(f"Left out: {counted(len(rest) - _MOST_FOLDED, 'more parameter')}.")
+    return (
+        tag("h3", text(label))
+        + tag("ul", *swatches, class_="legend")
+        + tag("div", *map(chart, chosen), class_="charts")
+        + (
+            details(counted(min(len(rest), _MOST_FOLDED), "more parameter"), folded, note)
+            if rest
+            else ""
+        )
+    )
+
+
+def _rings(run: Run, name: str, places: Sequence[float]) -> Series:
+    """Returns the points of each ring of a parameter."""
+    rings: list[list[tuple[float, float]]] = []
+    for place, rates in zip(places, run.rates, strict=True):
+        for ring, factor in enumerate(rates.factors.get(name, ())):
+            if ring == len(rings):
+                rings.append([])
+            if factor is not None:
+                rings[ring].append((place, factor))
+    return tuple(map(tuple, rings))
+
+
+def _places(run: Run) -> tuple[list[float], Axis]:
+    """Returns where the records lie in epochs, or in steps if the epochs do not tell."""
+    known = [(e.step, e.number) for e in run.epochs if e.step is not None and e.step > 0]
+    steps = [rates.step for rates in run.rates]
+    if not known:
+        return steps, Axis("steps", zero=True, whole=True)
+    known = [(0.0, 0.0), *known]
+    places = []
+    index = 1
+    for step in steps:
+        while index < len(known) - 1 and known[index][0] < step:
+            index += 1
+        (low, first), (high, second) = known[index - 1], known[index]
+        places.append(first + (second - first) * (step - low) / max(high - low, 1e-9))
+    return places, Axis("epochs", zero=True, whole=True)

@@ -1,0 +1,148 @@
+"""One run directory, read as far as it goes: a run may be unfinished, damaged or empty."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from growthring.files.foreign import read_plain
+from growthring.report.metrics import Epoch, Growth, Rates, read_metrics
+from growthring.report.values import items, mapping, number, parse, reason, string, whole
+
+_MOST = 1 << 26  # bytes of a JSON file that are read
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """What was planned, as lists over the stages; a list may be shorter, or empty."""
+
+    widths: list[dict[str, int]] = field(default_factory=list)
+    epochs: list[float] = field(default_factory=list)
+    batch_sizes: list[int] = field(default_factory=list)
+    parameters: list[int] = field(default_factory=list)
+    flops: list[float] = field(default_factory=list)
+    memory: list[float] = field(default_factory=list)
+    flops_share: float | None = None
+    seconds_share: float | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Run:
+    """All that a run directory tells; `problems` are sentences about what it does not."""
+
+    path: Path
+    name: str
+    known: bool  # whether there is a configuration
+    fixed: bool
+    seed: int | None
+    settings: dict[str, Any]
+    plan: StagePlan
+    machine: str
+    versions: dict[str, str]
+    epochs: list[Epoch]
+    growths: list[Growth]
+    rates: list[Rates]
+    result: dict[str, Any] | None
+    problems: list[str]
+
+    @property
+    def finished(self) -> bool:
+        """Whether there is a result."""
+        return self.result is not None
+
+    def final(self, key: str) -> float | None:
+        """Returns a number of the result or, where it has none, the last one of the metrics."""
+        found = number(mapping(self.result).get(key))
+        if found is None and key in Epoch.__dataclass_fields__:
+            values = (getattr(epoch, key) for epoch in reversed(self.epochs))
+            found = next((value for value in values if value is not None), None)
+        return found
+
+    def parameters(self) -> int | None:
+        """Returns the number of parameters at the end, or so far."""
+        stage = self.epochs[-1].stage if self.epochs else None
+        planned = self.plan.parameters
+        candidates = [whole(mapping(self.result).get("parameters"))]
+        candidates += [growth.parameters for growth in reversed(self.growths)]
+        candidates += [planned[stage]] if stage is not None and 0 <= stage < len(planned) else []
+        return next((count for count in candidates if count is not None), None)
+
+
+def read_run(path: str | os.PathLike[str]) -> Run:
+    """Reads a run directory; whatever is missing or damaged becomes a sentence in `problems`.
+
+    >>> read_run("/no/such/run").problems
+    ['There is no such directory.']
+    """
+    folder = Path(path)
+    problems: list[str] = []
+    if not folder.is_dir():
+        problems.append("There is no such directory.")
+    config = _read_object(folder / "config.json", problems)
+    result = _read_object(folder / "result.json", problems)
+    epochs, growths, rates = read_metrics(folder / "metrics.jsonl", problems)
+    known = config is not None
+    config = config or {}
+    versions = {str(k): string(v) for k, v in mapping(config.get("versions")).items()}
+    return Run(
+        path=folder,
+        name=string(config.get("name") or folder.name or str(folder)),
+        known=known,
+        fixed=config.get("fixed") is True,
+        seed=whole(config.get("seed")),
+        settings=mapping(config.get("settings")),
+        plan=_read_plan(mapping(config.get("plan"))),
+        machine=string(config.get("machine") or ""),
+        versions=versions,
+        epochs=epochs,
+        growths=growths,
+        rates=rates,
+        result=result,
+        problems=problems[:1] if not folder.is_dir() else problems,
+    )
+
+
+def read_runs(paths: Iterable[str | os.PathLike[str]]) -> list[Run]:
+    """Reads run directories; one that is given twice counts once."""
+    return [read_run(path) for path in {Path(path).absolute(): path for path in paths}.values()]
+
+
+def _read_object(path: Path, problems: list[str]) -> dict[str, Any] | None:
+    try:
+        value = parse(read_plain(path, _MOST))
+    except FileNotFoundError:
+        if path.name != "result.json":  # an unfinished run has none
+            problems.append(f"It has no {path.name}.")
+        return None
+    except (OSError, ValueError) as error:
+        problems.append(f"{path.name} cannot be read ({reason(error)}).")
+        return None
+    if not isinstance(value, dict):
+        problems.append(f"{path.name} is not a JSON object.")
+        return None
+    return value
+
+
+def _read_plan(plan: dict[str, Any]) -> StagePlan:
+    def numbers(key: str) -> list[float]:
+        found = [number(value) for value in items(plan.get(key))]
+        return [value for value in found if value is not None] if None not in found else []
+
+    return StagePlan(
+        widths=[
+            {str(group): w for group, v in mapping(stage).items() if (w := whole(v)) is not None}
+            for stage in items(plan.get("widths"))
+        ],
+        epochs=[max(0.0, value) for value in numbers("epochs")],
+        batch_sizes=[int(value) for value in numbers("batch_sizes")],
+        parameters=[int(value) for value in numbers("parameters")],
+        flops=[max(0.0, value) for value in numbers("flops")],
+        memory=numbers("memory_bytes"),
+        flops_share=number(plan.get("flops_share")),
+        seconds_share=number(plan.get("seconds_share")),
+        notes=[string(note) for note in items(plan.get("notes"))],
+    )

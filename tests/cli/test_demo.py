@@ -1,0 +1,29 @@
+"""`make demo` trains both ways and at equal cost, shows a table and writes a report; a second call goes on."""
+
+import sys
+
+from growthring.cli.demo import main
+
+TINY = ["--set", "epochs=4", "--set", "first_epochs=1", "--set", "stages=3", "--set", "num_train=128",
+        "--set", "model_options.width=8"]  # fmt: skip
+ROWS = ("fixed", "fixed-flops", "fixed-seconds", "paired")
+
+
+def test_the_demo_compares_grown_and_fixed(tmp_path, capsys, monkeypatch):
+    out = tmp_path / "demo"
+    monkeypatch.setattr(sys, "argv", ["demo", "--out", str(out), *TINY])
+    main()
+    shown = capsys.readouterr().out
+    assert [line.split()[0] for line in shown.splitlines() if line.startswith(ROWS)][:4] == list(
+        ROWS
+    )
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert "<svg" in page and "fixed-flops" in page
+    assert "growthring demo" in (out / "runs.html").read_text(encoding="utf-8")
+    weights = {
+        name: (out / name / "seed-0" / "model.safetensors").read_bytes()
+        for name in ("fixed", "paired")
+    }
+    main()  # all are finished: nothing is trained again
+    for name, content in weights.items():
+        assert (out / name / "seed-0" / "model.safetensors").read_bytes() == content
