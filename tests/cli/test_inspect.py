@@ -110,7 +110,7 @@ def test_inputs_are_reproducible_and_typed():
 
 
 def test_a_model_object_needs_no_call():
-    assert type(load_model("tests.test_cli:MODEL")).__name__ == "Linear"
+    assert type(load_model("tests.cli.test_inspect:MODEL")).__name__ == "Linear"
 
 
 MODEL = load_model("torch.nn:Linear", ["in_features=2", "out_features=2"])
