@@ -6,7 +6,7 @@ import pytest
 
 from growthring.compare import Comparison, Row
 from growthring.compare.manifest import Entry, Manifest
-from growthring.report import Spread
+from growthring.runs import Spread
 from growthring.train import Silence
 from growthring.train.memory import PeakMemory
 from growthring.train.state import Clock

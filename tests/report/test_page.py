@@ -7,7 +7,7 @@ import pytest
 
 from growthring.errors import GrowthError
 from growthring.report import render, write_report
-from tests.report.samples import config, metrics, write_run
+from tests.runs.samples import config, metrics, write_run
 
 SECTIONS = ["Result", "Curves", "Stages", "Rate factors", "Growths", "Settings", "Notes"]
 

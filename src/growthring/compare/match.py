@@ -20,7 +20,7 @@ from growthring.compare.manifest import (
 )
 from growthring.compare.rows import read_result
 from growthring.errors import InputError
-from growthring.report.values import number
+from growthring.runs.values import number
 from growthring.train import Recipe
 
 

@@ -11,50 +11,25 @@ from growthring.compare.plot import plot
 from growthring.compare.rows import Row
 from growthring.compare.table import cells, notes
 from growthring.report.curves import curve_section
-from growthring.report.groups import Configuration
 from growthring.report.markup import counted, details, table, tag, text
-from growthring.report.runs import Run, read_run
-from growthring.report.style import SCRIPT, stylesheet
-from growthring.report.values import number
-
-# The page asks nobody for anything: the browser is told to hold it to that.
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+from growthring.report.page import Section, page
+from growthring.runs.configurations import Configuration
+from growthring.runs.run import Run, read_run
+from growthring.runs.values import number
 
 
 def render(out: Path, rows: Sequence[Row], manifest: Manifest) -> str:
     """Returns the page as HTML."""
     configurations = _configurations(out, rows)
-    curves = curve_section(configurations)
-    sections = [
-        ("Result", "headline", _table(rows, manifest)),
-        ("Accuracy and cost", "costs", tag("figure", plot(rows, manifest.clock))),
-        ("Curves", "curves", curves),
-        ("Contenders", "contenders", _contenders(rows)),
-    ]
-    title = f"Comparison: {manifest.settings.get('name', '')}"
     num_runs = sum(len(row.runs) for row in rows)
     count = f"{counted(num_runs, 'finished run')} of {counted(len(rows), 'contender')}"
-    parts = [tag("header", tag("h1", text(title)), tag("p", text(f"growthring · {count}")))]
-    parts += [
-        tag(
-            "section",
-            tag("h2", text(name), id=f"{key}-title"),
-            content,
-            class_=key,
-            aria_labelledby=f"{key}-title",
-        )
-        for name, key, content in sections
+    sections = [
+        Section("Result", "headline", lambda: _table(rows, manifest)),
+        Section("Accuracy and cost", "costs", lambda: tag("figure", plot(rows, manifest.clock))),
+        Section("Curves", "curves", lambda: curve_section(configurations)),
+        Section("Contenders", "contenders", lambda: _contenders(rows)),
     ]
-    head = [
-        tag("meta", charset="utf-8"),
-        tag("meta", http_equiv="Content-Security-Policy", content=_POLICY),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("title", text(title)),
-        f"<style>{stylesheet()}</style>",
-    ]
-    tip = tag("div", id="tip", role="status", hidden="hidden")
-    body = tag("body", tag("main", *parts), tip, f"<script>{SCRIPT}</script>")
-    return f'<!DOCTYPE html>\n<html lang="en">\n{tag("head", *head)}\n{body}\n</html>\n'
+    return page(f"Comparison: {manifest.settings.get('name', '')}", count, sections)
 
 
 def _table(rows: Sequence[Row], manifest: Manifest) -> str:

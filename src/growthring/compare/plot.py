@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from growthring.compare.labels import Box, place
 from growthring.compare.rows import Row
 from growthring.compare.table import by_loss
-from growthring.report import Spread
 from growthring.report.charts import x_axis_parts
 from growthring.report.colours import line_styles, variables
 from growthring.report.markup import tag, text
 from growthring.report.scales import Scale, fit, tick_labels
+from growthring.runs import Spread
 
 _WIDTH, _HEIGHT, _GAP = 520, 400, 30
 _TOP, _BOTTOM = 44, _HEIGHT - 46

@@ -12,8 +12,8 @@ from typing import Any
 from growthring.checkpoint import CheckpointError, read_json
 from growthring.compare.contenders import FIXED
 from growthring.compare.manifest import CLOCKS, Entry, Manifest
-from growthring.report import Spread
-from growthring.report.values import mapping, number
+from growthring.runs import Spread
+from growthring.runs.values import mapping, number
 
 FAILED = "failed.json"
 

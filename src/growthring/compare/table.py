@@ -8,8 +8,8 @@ from growthring.compare.contenders import FIXED, MATCHED
 from growthring.compare.manifest import Manifest
 from growthring.compare.rows import Row
 from growthring.files.foreign import shown
-from growthring.report import Spread
-from growthring.report.summary import printable
+from growthring.runs import Spread
+from growthring.runs.summary import printable
 
 NOTHING = "–"
 _LONGEST_STATE = 100
@@ -56,7 +56,7 @@ def cells(rows: Sequence[Row], clock: str = "wall") -> list[list[str]]:
 def format_table(rows: Sequence[Row], clock: str = "wall") -> str:
     """The table for the terminal.
 
-    >>> from growthring.report import Spread
+    >>> from growthring.runs import Spread
     >>> costs = [Spread(0.529), Spread(0.61, 0.02), Spread(31.0), None, None, None]
     >>> row = Row(
     ...     *("paired", "", (), False, 30, 3, (0, 1, 2), ()), Spread(0.978, 0.002), None, *costs, ""

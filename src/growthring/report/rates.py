@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from growthring.report.charts import Axis, Line, line_chart
 from growthring.report.colours import ring_colour
-from growthring.report.groups import Configuration
 from growthring.report.markup import counted, details, sentence, tag, text
-from growthring.report.runs import Run
+from growthring.runs.configurations import Configuration
+from growthring.runs.run import Run
 
 _NUM_SHOWN = 4
 _MOST_FOLDED = 20

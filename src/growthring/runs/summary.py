@@ -7,8 +7,8 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from growthring.report.groups import Configuration, group_runs, reference_of
-from growthring.report.runs import Run, read_runs
+from growthring.runs.configurations import Configuration, group_runs, reference_of
+from growthring.runs.run import Run, read_runs
 
 _LONGEST_NAME = 48
 
