@@ -14,7 +14,6 @@ import torch
 from growthring.compare.checks import check_base, check_folder, check_recipes, check_run
 from growthring.compare.contenders import DEFAULT, FIXED, MATCHED, Contender, line_up
 from growthring.compare.manifest import (
-    CLOCKS,
     Manifest,
     base_settings,
     entry_of,
@@ -26,10 +25,11 @@ from growthring.compare.manifest import (
 )
 from growthring.compare.match import choose_match, decide
 from growthring.compare.output import write_outputs
-from growthring.compare.rows import Row
 from growthring.compare.runner import Outcome, Runner
+from growthring.compare.standings import Standing
 from growthring.compare.stored import MOST_SEEDS
 from growthring.errors import InputError
+from growthring.runs.results import CLOCKS
 from growthring.train import Interrupted, Progress, Recipe
 from growthring.train.setup import find_device
 
@@ -139,7 +139,7 @@ class Comparison:
         names = list(dict.fromkeys([*first, *self.contenders]))
         return [Task(name, seed) for seed in range(self.seeds) for name in names]
 
-    def run(self) -> list[Row]:
+    def run(self) -> list[Standing]:
         """Trains what is not trained yet and returns the rows; `left` then has what others work on.
 
         Raises:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from growthring.compare.manifest import Manifest
 from growthring.compare.plot import plot
-from growthring.compare.rows import Row
+from growthring.compare.standings import Standing
 from growthring.compare.table import cells, notes
 from growthring.report.curves import curve_section
 from growthring.report.markup import counted, details, table, tag, text
@@ -18,7 +18,7 @@ from growthring.runs.run import Run, read_run
 from growthring.runs.values import number
 
 
-def render(out: Path, rows: Sequence[Row], manifest: Manifest) -> str:
+def render(out: Path, rows: Sequence[Standing], manifest: Manifest) -> str:
     """Returns the page as HTML."""
     configurations = _configurations(out, rows)
     num_runs = sum(len(row.runs) for row in rows)
@@ -32,20 +32,20 @@ def render(out: Path, rows: Sequence[Row], manifest: Manifest) -> str:
     return page(f"Comparison: {manifest.settings.get('name', '')}", count, sections)
 
 
-def _table(rows: Sequence[Row], manifest: Manifest) -> str:
+def _table(rows: Sequence[Standing], manifest: Manifest) -> str:
     lines = [[text(cell) for cell in line] for line in cells(rows, manifest.clock)]
     told = tag("ul", *(tag("li", text(note)) for note in notes(rows, manifest)), class_="notes")
     caption = "Test accuracy and cost, in % of fixed-size training"
     return table(caption, lines[0], lines[1:]) + told
 
 
-def _contenders(rows: Sequence[Row]) -> str:
+def _contenders(rows: Sequence[Standing]) -> str:
     body = [[text(row.name), text(row.text), text(", ".join(row.settings) or "–")] for row in rows]
     shown = table("Contenders", ["contender", "what it is", "settings"], body, numeric=False)
     return details("What they are, and what they change of the recipe", shown, opened=True)
 
 
-def _configurations(out: Path, rows: Sequence[Row]) -> list[Configuration]:
+def _configurations(out: Path, rows: Sequence[Standing]) -> list[Configuration]:
     """The finished runs of each row, with shares of FLOPs that are of the same whole for all."""
     read = {row.name: tuple(read_run(out / run) for run in row.runs) for row in rows if row.runs}
     whole = next((flops for run in read.get("fixed", ()) if (flops := run.final("flops"))), None)

@@ -12,8 +12,9 @@ import torch
 
 from growthring.checkpoint import CheckpointError, RunLock, RunLockedError, write_json
 from growthring.compare.checks import check_run
-from growthring.compare.rows import FAILED, damage_of
+from growthring.compare.standings import FAILED
 from growthring.errors import GrowthError
+from growthring.runs.results import damage_of
 from growthring.train import Interrupted, Progress, Recipe, Trainer, TrainingError
 
 

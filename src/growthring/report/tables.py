@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from growthring.report.markup import counted, details, sentence, table, tag, text
 from growthring.runs.configurations import Configuration, differing_settings
 from growthring.runs.run import Run
-from growthring.runs.summary import Row, Spread
+from growthring.runs.spread import Spread
+from growthring.runs.summary import Row
 from growthring.runs.values import canonical, string
 
 _BASES = {"counted": "counted by the run", "planned": "planned, not measured"}

@@ -8,9 +8,9 @@ from growthring.runs.records import (
     Result as Result,
 )
 from growthring.runs.run import Run as Run, read_run as read_run, read_runs as read_runs
+from growthring.runs.spread import Spread as Spread
 from growthring.runs.summary import (
     Row as Row,
-    Spread as Spread,
     format_table as format_table,
     summary_table as summary_table,
 )

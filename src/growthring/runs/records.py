@@ -7,7 +7,7 @@ or damaged: what a line does not tell is None, and every record can be made of a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
 
 from growthring.runs.values import items, mapping, number, whole
@@ -60,7 +60,7 @@ class EpochRecord:
             epoch = 1.0 if before is None else before.number + 1
         if stage is None:
             stage = 0 if before is None else before.stage
-        names = [name for name in cls.__dataclass_fields__ if name not in ("number", "stage")]
+        names = [f.name for f in fields(cls) if f.name not in ("number", "stage")]
         return cls(epoch, stage, **{name: number(line.get(name)) for name in names})
 
 
