@@ -258,7 +258,7 @@ class Slotted:
         self.count = 0
         self.__hidden = [0]
 
-    def tick(self):
+    def begin_step(self):
         self.count += 1
         self.__hidden[0] += 1
         return self.count, list(self.__hidden)
@@ -297,7 +297,7 @@ class Odd(Two):
         self.data += 1
         self.raw[0] = 99
         self.numbers[0] += 1
-        self.slotted.tick()
+        self.slotted.begin_step()
         self.space.n += 1
         self.counter["a"] += 1
         self.python.random()

@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import growthring as gr
 from growthring.errors import GrowthStepError, InputError, UnsupportedModelError
-from growthring.optim.newborn import newborn_state
+from growthring.optim.firststate import first_state_of
 
 X = torch.randn(4, 4, generator=torch.Generator().manual_seed(0))
 
@@ -300,7 +300,7 @@ def test_asking_for_the_state_of_a_new_parameter_touches_nothing():
     optimizer.param_groups[0]["nested"] = {"n": 0}
     model(X).sum().backward()
     before = copy.deepcopy(model.state_dict())
-    found = newborn_state(optimizer, optimizer.param_groups[0], model[0].weight)
+    found = first_state_of(optimizer, optimizer.param_groups[0], model[0].weight)
     assert found["momentum_buffer"].degree in (0, 1)
     assert (optimizer.count, optimizer.table, optimizer.buffer.tolist()) == (
         [0],

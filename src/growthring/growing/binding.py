@@ -15,9 +15,9 @@ from growthring.errors import GrowthStepError, InputError
 from growthring.graph.agree import disagreement
 from growthring.graph.groups import TensorSpec
 from growthring.graph.skeleton import named_tensors
+from growthring.optim.firststate import check_plain
 from growthring.optim.geometry import ParameterRings
 from growthring.optim.held import held_optimizers
-from growthring.optim.newborn import check_plain
 from growthring.planning.plan import Plan
 
 Optimizers = torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from growthring.report.charts import Axis, Line, line_chart
+from growthring.report.charts import ChartAxis, Line, line_chart
 from growthring.report.colours import line_styles
 from growthring.report.markup import sentence, tag, text
 from growthring.runs.configurations import Configuration, reference_of
@@ -39,9 +39,9 @@ def curve_section(configurations: Sequence[Configuration]) -> str:
     """Returns the charts, each left out with a sentence if no run has its values."""
     if not any(run.epochs for c in configurations for run in c.runs):
         return sentence("There are no curves: no run has finished an epoch yet.")
-    key, quality = "test_accuracy", Axis("test accuracy", "%", cut=0.04)
+    key, quality = "test_accuracy", ChartAxis("test accuracy", "%", cut=0.04)
     if all(run.final(key) is None for c in configurations for run in c.runs):
-        key, quality = "test_loss", Axis("test loss", log=True)
+        key, quality = "test_loss", ChartAxis("test loss", log=True)
     scale = 100.0 if key == "test_accuracy" else 1.0
     unit, divisor = _time_unit(configurations)
     references = {c.label: reference_of(c, configurations) for c in configurations}
@@ -75,7 +75,7 @@ def curve_section(configurations: Sequence[Configuration]) -> str:
             configurations,
             epochs,
             measured,
-            Axis("epochs", zero=True, whole=True),
+            ChartAxis("epochs", zero=True, whole=True),
             quality,
         ),
         _chart(
@@ -83,7 +83,7 @@ def curve_section(configurations: Sequence[Configuration]) -> str:
             configurations,
             share,
             measured,
-            Axis("FLOPs of fixed-size training", "%", zero=True),
+            ChartAxis("FLOPs of fixed-size training", "%", zero=True),
             quality,
         ),
         _chart(
@@ -91,7 +91,7 @@ def curve_section(configurations: Sequence[Configuration]) -> str:
             configurations,
             seconds,
             measured,
-            Axis("time", unit, zero=True),
+            ChartAxis("time", unit, zero=True),
             quality,
         ),
         _chart(
@@ -99,8 +99,8 @@ def curve_section(configurations: Sequence[Configuration]) -> str:
             configurations,
             epochs,
             loss,
-            Axis("epochs", zero=True, whole=True),
-            Axis("training loss", log=True),
+            ChartAxis("epochs", zero=True, whole=True),
+            ChartAxis("training loss", log=True),
         ),
     ]
     grown = any(_growth_points(run) for c in configurations for run in c.runs)
@@ -120,8 +120,8 @@ def _chart(
     configurations: Sequence[Configuration],
     x: Value,
     y: Value,
-    x_axis: Axis,
-    y_axis: Axis,
+    x_axis: ChartAxis,
+    y_axis: ChartAxis,
 ) -> str:
     lines = []
     styles = line_styles([c.fixed for c in configurations])
