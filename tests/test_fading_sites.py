@@ -232,6 +232,29 @@ def test_checkpoints_without_gradients(reentrant):
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
+def test_a_function_that_is_checkpointed_in_train_mode_only(reentrant):
+    def block(self, h):
+        return h + self.b(F.rms_norm(h, h.shape[-1:])).tanh()
+
+    def forward(self, x):
+        h = self.a(x)
+        if self.training:
+            h = checkpoint(block, self, h, use_reentrant=reentrant)
+        else:
+            h = block(self, h)
+        return self.o(h)
+
+    torch.manual_seed(0)
+    model = Net(forward, a=nn.Linear(4, D), b=nn.Linear(D, D), o=nn.Linear(D, 3))
+    before, model, _ = grown(model, randn(6, 4))
+    x = randn(3, 4).requires_grad_()
+    for training in (False, True):
+        wanted, found = (gradients(m.train(training), x)["o.bias"] for m in (before, model))
+        assert distance(wanted, found) < 1e-12
+        assert distance(before(x).detach(), model(x).detach()) < 1e-12
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
 def test_modules_with_fades_inside_a_checkpoint(reentrant):
     torch.manual_seed(0)
     first = [nn.Linear(4, D), nn.LayerNorm(D), nn.ReLU()]
