@@ -168,6 +168,20 @@ def test_a_table_that_is_longer_than_the_example_stays_long(cut):
     seed(randn(2, 32, 3))
 
 
+def test_einsum_over_a_batch_of_two_is_no_other_code_than_over_a_batch_of_one():
+    """An axis of one entry is left out by einsum, so that the others are in another order."""
+
+    def forward(self, x):
+        q, k, v = self.q(x), self.k(x), self.v(x)
+        return self.o((torch.einsum("btd,bsd->bts", q, k) * self.n**-0.5).softmax(-1) @ v)
+
+    torch.manual_seed(0)
+    parts = {name: nn.Linear(4, 6) for name in "qkv"}
+    plan = make_plan(Net(forward, n=6, o=nn.Linear(6, 3), **parts), randn(2, 5, 4))
+    assert seed_follows(plan).q.out_features < 6
+    assert {g.name for g in plan.groups.growable} == {"q", "v"}
+
+
 def test_a_number_for_both_a_width_and_a_length_freezes_the_width():
     torch.manual_seed(0)
 
