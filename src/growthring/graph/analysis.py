@@ -138,10 +138,13 @@ class Analysis:
                 self.unifier.freeze(rest, Reason("unused", text))
 
     def _freeze_buffers(self) -> None:
-        for name, (use, *_) in self.uses.items():
-            if use.kind == "buffer":
+        """Only running statistics have values that are known for new entries; a fixed projection has not."""
+        buffers = {name for walk in self.walks for name in walk.trace.buffers.values()}
+        for name, uses in self.uses.items():
+            if name in buffers and any(use.kind not in ("mean", "variance") for use in uses):
                 text = f"buffer '{name}' spans it, and nobody knows the values of new entries"
-                self.unifier.freeze(use.axes, Reason("buffer", text))
+                axes = [axis for use in uses for axis in use.axes]
+                self.unifier.freeze(axes, Reason("buffer", text))
 
     def _freeze_shared_magnitudes(self) -> None:
         """A magnitude changes with the width that its direction is read at; any other use of it would notice."""
