@@ -572,3 +572,15 @@ def test_parameters_frozen_by_the_forward_pass_are_thawed():
     seed = plan.build_seed()
     gr.Grower(seed, plan).grow()
     assert all(p.requires_grad for p in [*net.parameters(), *seed.parameters()])
+
+
+def test_results_of_an_earlier_pass_in_a_dict_are_in_nobodys_way():
+    """A hook that keeps features: they are no leaves, and deepcopy refuses them."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    model.kept = {}
+    model[0].register_forward_hook(lambda _, args, out: model.kept.update(features=[out]))
+    x = torch.randn(5, 4)
+    model(x)
+    seed = gr.plan(model, x, stages=2).build_seed()
+    assert seed[0].out_features < 8 and model.kept["features"][0].requires_grad

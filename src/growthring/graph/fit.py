@@ -17,6 +17,7 @@ with. So does a float computed in `__init__` (`self.scale = d ** -0.5`).
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -142,14 +143,18 @@ def _crash(walk: Walk, twin: nn.Module, error: GrowthError) -> Failure:
 
 
 def _search(probe: Probe, candidates: Candidates) -> tuple[Fit, Failure | None]:
-    """Adds attributes of the failing module as long as the trace gets further."""
+    """Adds attributes of the failing module as long as the trace gets further; takes back what is in the way."""
     result = Fit(dict(probe.attributes))
     failure = _attempt(probe, result)
     trials = 0
     while failure is not None and trials < _MOST_TRIALS:
-        for extra in worth_trying(probe, failure.module, candidates, result.attributes):
+        known = result.attributes
+        more = worth_trying(probe, failure.module, candidates, known)
+        added = groups_of(probe, [p for p in candidates.options if p in known])
+        fewer = ({p: axes for p, axes in known.items() if p not in group} for group in added)
+        for attributes in itertools.chain(({**known, **extra} for extra in more), fewer):
             trials += 1
-            trial = Fit({**result.attributes, **extra})
+            trial = Fit(attributes)
             outcome = _attempt(probe, trial)
             if outcome is None or outcome.progress > failure.progress:
                 failure, result = outcome, trial

@@ -136,7 +136,7 @@ def other_inputs(inputs: ExampleInputs, beyond: int) -> Iterator[list[tuple[str,
         for sizes in (longer, shorter):
             alternatives = []
             for m in dict.fromkeys(sizes):
-                if m < 1 or m == n:
+                if m < 2 or m == n:  # an axis of one entry is broadcast, and einsum leaves it out
                     continue
                 for everywhere in (False, True):  # masks have the length on several axes
                     chosen = [
