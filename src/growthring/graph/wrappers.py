@@ -24,8 +24,8 @@ def check_sharded(model: nn.Module) -> None:
         if _is_replicated(module):
             where = f"'{path}'" if path else "the model"
             raise UnsupportedModelError(
-                f"{where} is replicated by torch.distributed's replicate(), which cannot be renewed after a growth: "
-                "it would not average gradients any more. Wrap the model in DistributedDataParallel instead, "
+                f"{where} is replicated by torch.distributed's replicate(), which cannot be renewed after a growth, "
+                "and would not average gradients any more. Wrap the model in DistributedDataParallel instead, "
                 "again after each growth."
             )
     for name, parameter in model.named_parameters():
