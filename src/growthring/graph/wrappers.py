@@ -24,7 +24,7 @@ def check_sharded(model: nn.Module) -> None:
         if _is_replicated(module):
             where = f"'{path}'" if path else "the model"
             raise UnsupportedModelError(
-                f"{where} is replicated by torch.distributed's replicate(), which cannot be renewed after a growth, "
+                f"{where} is replicated by torch.distributed's replicate(), which cannot be renewed after a growth "
                 "and would not average gradients any more. Wrap the model in DistributedDataParallel instead, "
                 "again after each growth."
             )
