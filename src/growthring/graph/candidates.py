@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from growthring.core.axes import Axis, refs, size, unsigned
+from growthring.core.axes import Axis, Fixed, refs, size, unsigned
 from growthring.graph.compare import Probe
 from growthring.graph.follow import Sizes, attribute_value
 from growthring.graph.places import (
@@ -58,7 +58,7 @@ def read_sizes(probe: Probe, constant: Iterable[Place] = ()) -> Candidates:
             sizes = (held,) if type(held) is int else held
             if not isinstance(sizes, (tuple, list)) or not sizes:
                 continue
-            if not all(type(n) is int and n > 1 for n in sizes):
+            if not all(type(n) is int for n in sizes) or max(sizes) < 2:
                 continue
             stored = holder_of(probe.model, (path, leaf))
             if stored in taken:
@@ -75,8 +75,10 @@ def read_sizes(probe: Probe, constant: Iterable[Place] = ()) -> Candidates:
 
 
 def _options(probe: Probe, seen: list[Axis], sizes: tuple[int, ...]) -> list[Sizes]:
-    """Axes among `seen` that have these sizes; at least one of them changes."""
-    choices = [[a for a in seen if size(a, probe.full) == n] for n in sizes]
+    """Axes among `seen` that have these sizes; at least one of them changes. -1, 0 and 1 in a shape stay."""
+    choices: list[list[Axis]] = [
+        [a for a in seen if size(a, probe.full) == n] if n > 1 else [Fixed(n)] for n in sizes
+    ]
     moving = [[a for a in options if probe.changes(a)] for options in choices]
     if not any(moving) or not all(choices):
         return []
