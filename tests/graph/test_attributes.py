@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import types
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -302,6 +303,23 @@ def test_shapes_with_an_open_or_a_single_axis_follow(shape):
     seed = seed_follows(plan)
     assert type(seed.shape) is type(shape) and seed.shape[-1] == seed.stem.out_features < 16
     assert list(seed.shape[:-1]) == list(shape[:-1])
+    check_contract(plan)
+
+
+def test_a_number_of_numpy_follows():
+    class Flat(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem, self.out, self.flat = nn.Linear(4, 16), nn.Linear(16, 3), np.prod((4, 4))
+
+        def forward(self, x):
+            return self.out(self.stem(x).view(-1, self.flat).relu())
+
+    torch.manual_seed(0)
+    plan = make_plan(Flat(), randn(2, 4), stages=3)
+    assert "stem" in {g.name for g in plan.groups.growable}
+    seed = seed_follows(plan)
+    assert isinstance(seed.flat, np.integer) and seed.flat == seed.stem.out_features < 16
     check_contract(plan)
 
 

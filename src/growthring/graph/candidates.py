@@ -16,6 +16,7 @@ from growthring.graph.places import (
     assign,
     exists,
     holder_of,
+    is_whole,
     leaves,
     read,
 )
@@ -55,10 +56,10 @@ def read_sizes(probe: Probe, constant: Iterable[Place] = ()) -> Candidates:
     for path, name in reads:
         value = read(probe.model, (path, name))
         for leaf, held in leaves(value, name):
-            sizes = (held,) if type(held) is int else held
+            sizes = (held,) if is_whole(held) else held
             if not isinstance(sizes, (tuple, list)) or not sizes:
                 continue
-            if not all(type(n) is int for n in sizes) or max(sizes) < 2:
+            if not all(is_whole(n) for n in sizes) or max(sizes) < 2:
                 continue
             stored = holder_of(probe.model, (path, leaf))
             if stored in taken:
