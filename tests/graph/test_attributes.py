@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import types
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -335,6 +336,52 @@ def test_sizes_follow_wherever_they_are_kept(where):
     while not grower.is_full:
         grower.grow()
     assert grown._get(grown) == (2, 8, 8)
+
+
+@pytest.mark.parametrize("shape", [(-1, 16), [-1, 1, 16], (1, -1, 16)])
+def test_shapes_with_an_open_or_a_single_axis_follow(shape):
+    class Shaped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem, self.out, self.shape = nn.Linear(4, 16), nn.Linear(16, 3), shape
+
+        def forward(self, x):
+            return self.out(self.stem(x).view(self.shape).relu()).reshape(-1, 3)
+
+    torch.manual_seed(0)
+    plan = make_plan(Shaped(), randn(2, 4), stages=3)
+    assert "stem" in {g.name for g in plan.groups.growable}
+    seed = seed_follows(plan)
+    assert type(seed.shape) is type(shape) and seed.shape[-1] == seed.stem.out_features < 16
+    assert list(seed.shape[:-1]) == list(shape[:-1])
+    check_contract(plan)
+
+
+def test_a_number_of_numpy_follows():
+    class Flat(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem, self.out, self.flat = nn.Linear(4, 16), nn.Linear(16, 3), np.prod((4, 4))
+
+        def forward(self, x):
+            return self.out(self.stem(x).view(-1, self.flat).relu())
+
+    torch.manual_seed(0)
+    plan = make_plan(Flat(), randn(2, 4), stages=3)
+    assert "stem" in {g.name for g in plan.groups.growable}
+    seed = seed_follows(plan)
+    assert isinstance(seed.flat, np.integer) and seed.flat == seed.stem.out_features < 16
+    check_contract(plan)
+
+
+def test_an_unflattened_picture_of_one_pixel_grows():
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Linear(4, 16), nn.Unflatten(1, (16, 1, 1)), nn.ReLU(), nn.ConvTranspose2d(16, 3, 2)
+    )
+    plan = make_plan(model, randn(2, 4), stages=3)
+    assert "0" in {g.name for g in plan.groups.growable}
+    check_contract(plan)
 
 
 def test_a_setting_that_is_shared_with_the_original_is_not_touched():

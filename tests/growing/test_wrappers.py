@@ -131,6 +131,23 @@ def test_fully_shard_is_refused(one_process):
             act()
 
 
+def test_replicate_is_refused(one_process):
+    """Its DistributedDataParallel is reached by hooks, so it could not refuse to run when it is stale."""
+    from torch.distributed._composable.replicate import replicate
+
+    plan = gr.plan(net(), X, stages=2, start=0.5)
+    model = plan.build_seed()
+    grower = gr.Grower(model, plan)
+    replicate(model[0])
+    model(X)
+    text = (
+        r"'0' is replicated by torch\.distributed's replicate\(\).*DistributedDataParallel instead"
+    )
+    for act in (grower.grow, lambda: gr.Grower(model, plan), lambda: gr.plan(model, X)):
+        with pytest.raises(UnsupportedModelError, match=text):
+            act()
+
+
 def test_distributed_tensors_are_refused(one_process):
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import distribute_tensor

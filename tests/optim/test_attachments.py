@@ -114,6 +114,17 @@ def test_an_average_of_another_stage_is_refused():
         grower_of(model, plan, averages=[{}])
 
 
+def test_an_average_that_would_grow_twice_is_refused():
+    plan = plan_of("mlp")
+    model = plan.build_seed()
+    average = AveragedModel(model)
+    for given in (model, [average, average], [average, average.module]):
+        with pytest.raises(
+            gr.GrowthError, match="shares parameters with the model, or with another"
+        ):
+            grower_of(model, plan, averages=given)
+
+
 @pytest.mark.parametrize("make", [gr.optim.SGD, gr.optim.AdamW, gr.optim.AvaGrad, torch.optim.Adam])
 def test_grad_scaler(make):
     """A scale of 2^k changes no bit; an overflow skips the step and no ring ages."""

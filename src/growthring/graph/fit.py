@@ -37,7 +37,7 @@ from growthring.graph.candidates import (
 from growthring.graph.compare import Failure, Probe, compare, same_numbers
 from growthring.graph.follow import Scaled, Sizes
 from growthring.graph.groups import Law
-from growthring.graph.places import Place, read, steps_of_name
+from growthring.graph.places import Place, is_whole, read, steps_of_name
 from growthring.graph.rehearse import Rehearsal, innermost, other_inputs, rehearse, stray
 from growthring.graph.rules.walk import Walk
 from growthring.graph.skeleton import copy_with, empty_copy, named_tensors
@@ -237,7 +237,7 @@ def _vary(probe: Probe, result: Fit, candidates: Candidates, runs: _Runs) -> Non
     if base.error or full.error:
         return
     held = [read(probe.model, place) for place in candidates.options]
-    beyond = max(n for h in held for n in ([h] if isinstance(h, int) else h))
+    beyond = max(n for h in held for n in ([h] if is_whole(h) else h))
     for alternatives in other_inputs(probe.inputs, beyond):
         for text, inputs in alternatives:
             other = runs.full(text, inputs)

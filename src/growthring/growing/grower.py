@@ -124,7 +124,7 @@ class Grower:
         )
         for t in range(1, stage + 1):
             self.rings.append(plan.stage_widths[t])
-        averaged = averaged_modules(averages, plan, stage)
+        averaged = averaged_modules(averages, model, plan, stage)
         self._body = Body(model, plan)
         self._averages = [Body(module, plan) for module in averaged]
         self._trials: list[Trial] = []
