@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from growthring.graph.results import output_tensors
-from growthring.graph.running import fixed_random, untouched
+from growthring.graph.running import call, fixed_random, untouched
 from growthring.graph.trace import ExampleInputs, _mode, _quiet, split_inputs
 
 Shape = tuple[int, ...]
@@ -103,7 +103,7 @@ def rehearse(
         with contextlib.ExitStack() as stack:
             for context in (*contexts, FakeTensorMode(allow_non_fake_inputs=True), recorder):
                 stack.enter_context(context)
-            found = output_tensors(model(*args, **kwargs), outputs)
+            found = output_tensors(call(model, args, kwargs), outputs)
             if look is not None:
                 look()
             shapes = tuple(tuple(t.shape) for t in found)

@@ -27,7 +27,7 @@ from growthring.errors import InputError, TraceError
 from growthring.graph.flatten import flatten
 from growthring.graph.operators import BRANCH as BRANCH, Op as Op, Trace as Trace, Value as Value
 from growthring.graph.results import Leavings, output_tensors
-from growthring.graph.running import callers_settings, copied, fixed_random, untouched
+from growthring.graph.running import call, callers_settings, copied, fixed_random, untouched
 from growthring.graph.sites import SiteRecorder
 from growthring.graph.snapshot import Snapshot
 from growthring.graph.standins import StandIns, may_pack, would_help
@@ -225,7 +225,7 @@ def run_once(model: nn.Module, example_inputs: ExampleInputs, training: bool = F
     args, kwargs = split_inputs(copied(example_inputs))
     try:
         with _running(model, training), torch.no_grad():
-            found = output_tensors(model(*args, **kwargs))
+            found = output_tensors(call(model, args, kwargs))
     except Exception as error:
         raise InputError(
             "the model's own forward pass fails on the example inputs: "

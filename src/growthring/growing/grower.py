@@ -175,7 +175,7 @@ class Grower:
         check_sharded(self.model)
         for each in self._bodies:
             check_shapes(each.module, plan, self.stage)
-        check_finite(self.model)
+            check_finite(each.module)
         step = self._step(self.stage + 1, self.method.mode)
         start = Snapshot(self._roots, values=False, code=False)
         trials = self._find_trials() if measure else []

@@ -11,7 +11,7 @@ from torch import nn
 from growthring.core.variance import Factors
 from growthring.errors import GrowthStepError
 from growthring.growing.report import GroupGrowth, GrowthReport
-from growthring.growing.trials import Trial, rounding_limit, run, worst
+from growthring.growing.trials import Trial, explanation, rounding_limit, run, worst
 from growthring.growing.verify import Outputs, Verification
 from growthring.methods.base import Growth, Step
 
@@ -102,9 +102,8 @@ class Outcome:
         if not found <= limit:
             raise GrowthStepError(
                 f"growing to stage {self._stage} would change the outputs in {mode} mode by {found:.1e} "
-                f"(relative; rounding explains {limit:.0e}), so some layer does not follow its rule; model, "
-                "optimizer and grower are as they were. Please report the model, and freeze the layers "
-                "concerned meanwhile."
+                f"(relative; rounding explains {limit:.0e}){explanation(plan.groups, mode == 'train')} Model, "
+                "optimizer and grower are as they were."
             )
 
     def _has_eps(self, mode: str) -> bool:

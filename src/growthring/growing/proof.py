@@ -17,7 +17,15 @@ from growthring.graph.arithmetic import Arithmetic, widened
 from growthring.graph.magnitudes import effective
 from growthring.graph.skeleton import copy_with, named_tensors
 from growthring.growing.body import Body
-from growthring.growing.trials import Trial, make_trials, rounding_limit, run, runs, worst
+from growthring.growing.trials import (
+    Trial,
+    explanation,
+    make_trials,
+    rounding_limit,
+    run,
+    runs,
+    worst,
+)
 from growthring.methods.base import GrowthMethod, Job, Step
 from growthring.methods.magnitudes import following_magnitudes
 from growthring.methods.paired import Paired
@@ -117,7 +125,6 @@ def _try(
             )
             raise GrowthStepError(
                 f"a trial growth of {plan.groups.model_type} to the widths of stage {stage}{bits}, changes the "
-                f"outputs in {mode} mode by {found:.1e} (relative; rounding explains {limit:.0e}), so some "
-                "layer does not follow its rule. Nothing was changed. Please report the model, and freeze the "
-                "layers concerned meanwhile (gr.plan(..., freeze=[...]))."
+                f"outputs in {mode} mode by {found:.1e} (relative; rounding explains {limit:.0e})"
+                f"{explanation(plan.groups, training)} Nothing was changed."
             )

@@ -11,8 +11,10 @@ from torch import nn
 
 from growthring.errors import GrowthError
 from growthring.graph.arithmetic import Arithmetic
+from growthring.graph.discover import UNTRACED
 from growthring.graph.fresh import batch_size, fresh_inputs, resized
-from growthring.graph.running import untouched
+from growthring.graph.groups import WidthGroups
+from growthring.graph.running import NO_MEMORY, untouched
 from growthring.graph.snapshot import Snapshot
 from growthring.graph.trace import ExampleInputs
 from growthring.growing.verify import Outputs, Verification, outputs_of
@@ -77,7 +79,7 @@ def runs(
     """Whether a model's own code runs on these inputs in this mode, and gives numbers."""
     try:
         found = outputs_of(model, inputs, outputs, training, arithmetic, kept).returned
-    except GrowthError:
+    except (GrowthError, *NO_MEMORY):
         raise
     except Exception:  # the model's own code may raise anything
         return False
@@ -108,6 +110,17 @@ def worst(
     return max(found, key=lambda change: change.relative) if found else None
 
 
+def explanation(groups: WidthGroups, training: bool) -> str:
+    """Why outputs may have changed that should not have, as the end of a sentence, and what to do."""
+    untraced = next((note for note in groups.notes if note.startswith(UNTRACED)), None)
+    if training and untraced is not None:
+        return f", and {untraced}"
+    return (
+        ", so some layer does not follow its rule. Please report the model, and freeze the layers concerned "
+        "meanwhile (gr.plan(..., freeze=[...]))."
+    )
+
+
 def rounding_limit(
     model: nn.Module,
     trials: Sequence[Trial],
@@ -135,6 +148,8 @@ def rounding_limit(
     try:
         plain = run(model, trials, outputs, Arithmetic(lifted=lifted))
         disturbed = run(model, trials, outputs, Arithmetic(lifted=lifted, rounded=0))
+    except NO_MEMORY:
+        raise
     except Exception:  # code that runs with no other arithmetic than its own
         return min(_UNKNOWN * eps, _LARGEST)
     errors = [a.change_to(b).relative for a, b in zip(plain, disturbed, strict=True)]

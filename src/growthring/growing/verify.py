@@ -13,7 +13,14 @@ from torch import nn
 from growthring.errors import InputError
 from growthring.graph.arithmetic import Arithmetic
 from growthring.graph.results import Leavings, output_tensors
-from growthring.graph.running import callers_settings, copied, fixed_random, untouched
+from growthring.graph.running import (
+    NO_MEMORY,
+    call,
+    callers_settings,
+    copied,
+    fixed_random,
+    untouched,
+)
 from growthring.graph.snapshot import Snapshot
 from growthring.graph.trace import ExampleInputs, split_inputs
 
@@ -119,6 +126,8 @@ def outputs_of(
     """
     try:
         return _pass(model, inputs, names, training, arithmetic.running(), kept)
+    except NO_MEMORY:
+        raise
     except Exception as error:
         if isinstance(error, NotImplementedError) or "_dynamo" in type(error).__module__:
             torch._dynamo.reset()  # torch.cond and the like fail from then on if they failed once
@@ -145,7 +154,7 @@ def _pass(
         running,
     ):
         leavings = Leavings(model)
-        returned = output_tensors(model(*args, **kwargs), names)
+        returned = output_tensors(call(model, args, kwargs), names)
         left = leavings.tensors() if names is None else {}
         return Outputs(
             [t.detach().clone() for t in returned],

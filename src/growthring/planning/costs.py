@@ -18,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from growthring.errors import PlanError
 from growthring.graph.results import output_tensors
-from growthring.graph.running import callers_settings, copied, fixed_random, untouched
+from growthring.graph.running import call, callers_settings, copied, fixed_random, untouched
 from growthring.graph.skeleton import named_tensors
 from growthring.graph.standins import GROUPED_FLOPS, StandIns
 from growthring.graph.trace import ExampleInputs, split_inputs
@@ -180,7 +180,7 @@ def seconds_per_step(
         model.train()
         for _ in range(repeats + 1):  # the first one warms up
             started = time.perf_counter()
-            outputs = [t for t in output_tensors(model(*args, **kwargs)) if t.requires_grad]
+            outputs = [t for t in output_tensors(call(model, args, kwargs)) if t.requires_grad]
             if not outputs:
                 raise PlanError(
                     "no output has a gradient, so there is no training step to measure."
