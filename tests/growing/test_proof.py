@@ -123,7 +123,7 @@ def test_a_train_mode_that_cannot_be_traced_is_blamed_for_what_it_changes():
         def forward(self, x):
             h = self.a(x).relu()
             if self.training:  # a branch on values, which torch.export refuses
-                h = h / h.norm(dim=-1, keepdim=True) if h.sum() > -1 else h
+                h = h / (1 + h.norm(dim=-1, keepdim=True)) if h.sum() > -1 else h
             return self.b(h)
 
     plan = gr.plan(Hidden().double(), randn(5, 4), stages=2)
