@@ -30,7 +30,7 @@ def whole(tmp_path_factory):
 @pytest.mark.parametrize(
     "name",
     [
-        "fixed, seed 0",
+        pytest.param("fixed, seed 0", marks=pytest.mark.slow),
         "vt, seed 1",
         pytest.param("fixed-flops, seed 0", marks=pytest.mark.slow),
         pytest.param("paired, seed 0", marks=pytest.mark.slow),
