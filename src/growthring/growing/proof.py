@@ -16,7 +16,7 @@ from growthring.errors import GrowthStepError
 from growthring.graph.arithmetic import Arithmetic, widened
 from growthring.graph.magnitudes import effective
 from growthring.graph.skeleton import copy_with, named_tensors
-from growthring.growing.body import Body
+from growthring.growing.module import GrowingModule
 from growthring.growing.trials import (
     Trial,
     explanation,
@@ -105,15 +105,15 @@ def _try(
     stage: int,
 ) -> None:
     step = Step(plan, plan.stage_widths[0], plan.stage_widths[stage], method.mode)
-    body, generator = Body(twin, plan), torch.Generator().manual_seed(1)
+    grown, generator = GrowingModule(twin, plan), torch.Generator().manual_seed(1)
     before = run(twin, trials, plan.outputs, arithmetic)
     if any(bool(torch.isnan(t).any()) for outputs in before for t in outputs.returned):
         return  # random values are none that this model takes; `grow` measures the model's own
-    tensors = effective(plan.groups.specs, body.tensors)
+    tensors = effective(plan.groups.specs, grown.tensors)
     growth = following_magnitudes(method.grow(Job(step, twin, tensors, generator)), step)
     if growth.change is not None:
         return
-    body.install(step, growth.tensors(body.tensors, generator), {})
+    grown.install(step, growth.tensors(grown.tensors, generator), {})
     after = run(twin, trials, plan.outputs, arithmetic)
     for training in (False, True):
         change = worst(trials, before, after, training)
