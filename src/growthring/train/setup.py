@@ -18,6 +18,7 @@ from growthring.data import Augmentation, Batches, Crop, FolderBatches, ImageFol
 from growthring.data.stream import BatchStream
 from growthring.errors import InputError
 from growthring.methods import GrowthMethod, Paired, make_method
+from growthring.planning.options import OPTIONS, PlanOptions
 from growthring.planning.plan import Plan
 from growthring.planning.planner import fixed_plan, plan
 from growthring.train.bounds import check_bounds
@@ -58,33 +59,13 @@ def make_model(
 def make_plan(recipe: Recipe, model: nn.Module, example: Any = None) -> Plan:
     """The recipe's plan; of a fixed-size run one stage that takes all epochs, of a small one the seed's."""
     inputs = torch.zeros(2, *recipe.input_shape) if example is None else example
-    common: dict[str, Any] = {
-        "batch_rate": recipe.batch_rate,
-        "round_to": recipe.round_to,
-        "freeze": recipe.freeze,
-        "optimizer": recipe.optimizer,
-    }
-    if recipe.small:
-        grown = make_plan(dataclasses.replace(recipe, small=False), model, example)
-        seed = grown.build_seed()
-        return fixed_plan(seed, inputs, recipe.epochs, recipe.batch_size, recipe.optimizer)
-    if recipe.fixed:
-        return fixed_plan(model, inputs, recipe.epochs, recipe.batch_size, recipe.optimizer)
-    return plan(
-        model,
-        inputs,
-        stages=recipe.stages,
-        start=recipe.start,
-        growth=recipe.growth,
-        epochs=recipe.epochs,
-        first_epochs=recipe.first_epochs,
-        epoch_growth=recipe.epoch_growth,
-        batch_size=recipe.batch_size,
-        batch_growth=recipe.batch_growth,
-        budget=recipe.budget,
-        schedule=recipe.schedule,  # type: ignore[arg-type]
-        **common,
+    options = PlanOptions(
+        **{name: getattr(recipe, name) for name in OPTIONS if hasattr(recipe, name)}
     )
+    if recipe.fixed:
+        return fixed_plan(model, inputs, options)
+    grown = plan(model, inputs, options=options)
+    return fixed_plan(grown.build_seed(), inputs, options) if recipe.small else grown
 
 
 @dataclass
