@@ -14,6 +14,7 @@ from growthring.compare.contenders import FIXED
 from growthring.compare.manifest import CLOCKS, Entry, Manifest
 from growthring.report import Spread
 from growthring.report.values import mapping, number
+from growthring.train import format_settings
 
 FAILED = "failed.json"
 
@@ -116,7 +117,7 @@ def _row(out: Path, manifest: Manifest, name: str, entry: Entry, base: Mapping[s
     return Row(
         name=name,
         text=entry.text,
-        settings=entry.settings,
+        settings=tuple(format_settings(entry.settings)),
         fixed=entry.fixed,
         epochs=entry.epochs,
         asked=entry.seeds,

@@ -15,7 +15,7 @@ from typing import Any
 from growthring.checkpoint import read_json
 from growthring.errors import InputError
 from growthring.train.bounds import BOUNDS, KINDS, misfit
-from growthring.train.recipe import fits
+from growthring.train.kinds import fits
 
 Check = Callable[[Any], bool]
 SOURCE = (
@@ -127,7 +127,7 @@ class _Checker:
         self._need(found.get("fixed", False), "source.fixed", _is_bool, "true or false")
         settings = found.get("settings", [])
         texts = "a list of key=value"
-        self._need(settings, "source.settings", lambda v: fits(v, "tuple[str, ...]"), texts)
+        self._need(settings, "source.settings", lambda v: fits(v, tuple[str, ...]), texts)
         data = found.get("data")
         self._need(data, "source.data", lambda v: v is None or _is_name(v), "a path, or null")
         digest = found.get("sha256")
