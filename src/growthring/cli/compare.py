@@ -36,7 +36,7 @@ on the same DIR, and with more methods or seeds adds to what is there.
 
 examples:
   growthring compare --recipe demo --out runs/compare
-  growthring compare --recipe demo --methods vt,ra,full --seeds 5 --out runs/ablation --clock cpu
+  growthring compare --recipe demo --methods vt,ra,paper --seeds 5 --out runs/ablation --clock cpu
   growthring compare --recipe demo --methods paired --variant noisy:noise=0.1,lr=0.02 --out runs/noise
   growthring compare --table --out runs/compare
   growthring compare --list

@@ -125,18 +125,20 @@ KNOWN: dict[str, Known] = {
     "growing": _ours("pairs with standard initialisation only", "off", _PLAIN),
     "vt": _ours("pairs and variance transfer", "paper", _PLAIN),
     "ra": _ours("pairs and rate adaptation", "off", _PAPER),
-    "full": _ours("the paper's method: pairs, variance transfer, rate adaptation", "paper", _PAPER),
-    "full-global-output": _ours(
-        "full, the output layer at the global rate", "paper", _rates("norm")
+    "paper": _ours(
+        "the paper's method: pairs, variance transfer, rate adaptation", "paper", _PAPER
+    ),
+    "paper-global-output": _ours(
+        "paper, the output layer at the global rate", "paper", _rates("norm")
     ),
     "vt-own": _ours(
         "variance transfer, a schedule for each ring", "paper", _rates(None, schedule="own")
     ),
-    "full-own": _ours(
-        "full-global-output, a schedule for each ring", "paper", _rates("norm", schedule="own")
+    "paper-own": _ours(
+        "paper-global-output, a schedule for each ring", "paper", _rates("norm", schedule="own")
     ),
-    "constraint": _ours("full, scales as in the appendix's theorem", "constraint", _PAPER),
-    "max": _ours("full, rates by max(1, norm)", "paper", _rates("max", output=None)),
+    "constraint": _ours("paper, scales as in the appendix's theorem", "constraint", _PAPER),
+    "max": _ours("paper, rates by max(1, norm)", "paper", _rates("max", output=None)),
     "lars": Known("variance transfer and LARS, at 50 times the rate", _lars),
     "adam": _adam("moments kept at a growth", state_at_growth="keep"),
     "adam-reset": _adam("moments dropped at a growth", state_at_growth="reset"),
