@@ -10,9 +10,11 @@ import torch
 
 from growthring.errors import InputError, PlanError
 from growthring.planning.options import OPTIONS, PlanOptions
+from growthring.train.bounds import misfit
 from growthring.train.recipe import KINDS, Recipe, change, differences, load_recipe
 from growthring.train.recipes import RECIPES
 from growthring.train.settings import parse_settings
+from growthring.train.setup import make_plan
 from growthring.zoo import mlp8
 
 
@@ -44,6 +46,7 @@ def test_the_plan_is_one_value():
         ({"epochs": [1, 2, 3]}, "'epochs' is int, not list"),
         ({"plan": PlanOptions(stages=2, epochs=[1, 2])}, "'epochs' is int, not list"),
         ({"input_shape": (1, "a")}, "'input_shape' is tuple[int, ...], not tuple"),
+        ({"plan": {"epochs": 3}}, "is a dict, not a PlanOptions"),
         ({"build": "mlp8"}, "'build' is a function | None, not str"),
     ],
 )
@@ -58,6 +61,24 @@ def test_the_plan_checks_its_options():
         recipe(stages=0)
     with pytest.raises(InputError, match=r"epochs.x=3: 'epochs' has no parts"):
         change(recipe(), {"epochs.x": 3})
+
+
+def test_every_option_of_the_plan_is_a_setting():
+    widths = {"0": [4, 8, 16]}
+    mine = recipe(stages=3, widths=widths, heads="size", batch_memory=1e9, build=mlp8)
+    stored = mine.as_dict()
+    assert stored["widths"] == [["0", [4, 8, 16]]] and stored["build"] == "growthring.zoo.mlp.mlp8"
+    assert (stored["heads"], stored["batch_memory"]) == ("size", 1e9) and "outputs" not in stored
+    assert all(misfit(key, value) is None for key, value in stored.items())
+    assert recipe(stages=3, widths=stored["widths"]).plan.widths == mine.plan.widths
+    (line,) = differences(recipe().as_dict(), recipe(heads="size").as_dict())
+    assert line == "heads: 'auto' -> 'size'"
+
+
+def test_a_recipes_plan_is_made_with_its_options():
+    net = functools.partial(torch.nn.Sequential, torch.nn.Linear(4, 16), torch.nn.Linear(16, 3))
+    mine = Recipe("mine", net, stages=3, input_shape=(4,), widths={"0": [2, 8, 16]})
+    assert make_plan(mine, net()).widths("0") == [2, 8, 16]
 
 
 # as_dict and differences.

@@ -13,8 +13,9 @@ from typing import Any
 from growthring.compare.contenders import FIXED, MATCHED, NAME
 from growthring.errors import InputError
 from growthring.train import parse_settings
-from growthring.train.bounds import BOUNDS, KINDS, misfit
+from growthring.train.bounds import BOUNDS, misfit
 from growthring.train.kinds import fits
+from growthring.train.recipe import KINDS
 
 MOST_SEEDS = 10_000
 _SHOWN = 60

@@ -150,9 +150,7 @@ class PlanOptions:
         """
         for name in changes:
             if name not in OPTIONS:
-                near = difflib.get_close_matches(name, OPTIONS, n=1)
-                known = f"the nearest is '{near[0]}'" if near else f"there are {', '.join(OPTIONS)}"
-                raise InputError(f"there is no plan option '{name}'; {known}.")
+                raise InputError(f"there is no plan option '{name}'; {nearest(name, OPTIONS)}.")
         return dataclasses.replace(self, **changes)
 
     def _check_count(self, name: str, value: Any) -> None:
@@ -164,6 +162,17 @@ class PlanOptions:
 
 
 OPTIONS = {f.name: f for f in dataclasses.fields(PlanOptions)}
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Which of the known names one may have meant, in words.
+
+    >>> nearest("stage", ["stages", "start"]), nearest("x", ["stages", "start"])
+    ("the nearest is 'stages'", 'there are stages, start')
+    """
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=1)
+    return f"the nearest is '{near[0]}'" if near else f"there are {', '.join(names)}"
 
 
 def _names(names: Any) -> tuple[str, ...]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Iterable
 from pathlib import Path
 
 from growthring.errors import GrowthError
+from growthring.files.atomic import write_bytes
 from growthring.report.curves import curve_section
 from growthring.report.groups import group_runs
 from growthring.report.markup import counted, tag, text
@@ -91,19 +91,11 @@ def write_report(
     """
     target = Path(path)
     content = render(runs, title).encode("utf-8")
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
-        with open(temporary, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
+        write_bytes(target, content)
     except OSError as error:
         raise ReportError(
             f"cannot write the report '{target}': {error.strerror or error}. Check that its folder "
             "exists, who may write there, and the space on the disk."
         ) from error
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
     return target

@@ -12,26 +12,25 @@ from typing import Any
 from growthring.errors import InputError
 from growthring.planning.options import OPTIONS
 from growthring.train.kinds import describe, fits
-from growthring.train.recipe import CODE, KINDS as RECIPE_KINDS, Recipe
+from growthring.train.recipe import CODE, KINDS, Recipe
 
 BOUNDS: dict[str, tuple[int, int]] = {
     f.name: f.metadata["bounds"]
     for f in (*dataclasses.fields(Recipe), *OPTIONS.values())
     if "bounds" in f.metadata
 }
-# As they are stored, where functions are names; that of the model is checked where it is used.
-KINDS = {k: v for k, v in RECIPE_KINDS.items() if k not in CODE} | {"build": str | None}
+_STORED = {**KINDS, "model": str, "build": str | None}  # functions by their names
 _MOST_VALUES = 10**9  # of an example input: two of them are made to trace the model with
 
 
 def misfit(name: str, value: Any) -> str | None:
-    """What a setting is allowed to be, if the value is not that; else None.
+    """What a setting is allowed to be as it is stored, if the value is not that; else None.
 
     >>> misfit("epochs", "many"), misfit("epochs", 10**18), misfit("epochs", 3)
     ('int', 'int from 1 to 1,000,000,000', None)
     """
-    words = describe(KINDS[name], plainly=True)
-    if not fits(value, KINDS[name]):
+    words = describe(_STORED[name], plainly=True)
+    if not fits(value, _STORED[name]):
         return words
     if isinstance(value, float) and not math.isfinite(value):
         return f"{words}, finite"

@@ -14,8 +14,9 @@ from typing import Any
 
 from growthring.checkpoint import read_json
 from growthring.errors import InputError
-from growthring.train.bounds import BOUNDS, KINDS, misfit
+from growthring.train.bounds import BOUNDS, misfit
 from growthring.train.kinds import fits
+from growthring.train.recipe import KINDS
 
 Check = Callable[[Any], bool]
 SOURCE = (
@@ -108,7 +109,7 @@ class _Checker:
         self._plan(found["plan"])
 
     def _settings(self, found: dict[str, Any]) -> None:
-        self._known(found, "settings.", ("model", *KINDS))
+        self._known(found, "settings.", tuple(KINDS))
         for key, value in found.items():
             if key == "model":
                 self._need(value, "settings.model", _is_text, "the name of a function")

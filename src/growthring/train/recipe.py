@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import json
 from collections.abc import Callable, Mapping
@@ -14,7 +13,7 @@ from torch import nn
 
 from growthring.errors import InputError
 from growthring.files.source import PREFIX, load_source
-from growthring.planning.options import OPTIONS, PlanOptions
+from growthring.planning.options import OPTIONS, PlanOptions, nearest
 from growthring.train.kinds import describe, fits
 
 ModelFunction = Callable[..., nn.Module]
@@ -100,6 +99,8 @@ class Recipe:
         **settings: Any,
     ) -> None:
         plan = PlanOptions() if plan is None else plan
+        if not isinstance(plan, PlanOptions):
+            raise InputError(f"plan={plan!r:.60} is a {type(plan).__name__}, not a PlanOptions.")
         settings |= {"name": name, "model": model}
         if model_options is not None:
             settings["model_options"] = model_options
@@ -206,9 +207,7 @@ def load_recipe(source: str, known: Mapping[str, Callable[[], Recipe]]) -> Recip
 
 def _check(key: str, value: Any) -> None:
     if key not in KINDS:
-        near = difflib.get_close_matches(key, KINDS, n=1)
-        known = f"the nearest is '{near[0]}'" if near else f"there are {', '.join(sorted(KINDS))}"
-        raise InputError(f"a recipe has no setting '{key}'; {known}.")
+        raise InputError(f"a recipe has no setting '{key}'; {nearest(key, sorted(KINDS))}.")
     if not fits(value, KINDS[key]):
         raise InputError(
             f"{key}={value!r:.60}: '{key}' is {describe(KINDS[key])}, not {type(value).__name__}."
