@@ -171,6 +171,18 @@ def test_every_recipe_can_be_changed(name):
 def test_settings_come_back_from_their_texts(settings):
     texts = format_settings(settings)
     assert all(isinstance(text, str) for text in texts) and parse_settings(texts) == settings
+    assert format_settings(parse_settings(texts)) == texts
+
+
+def test_texts_are_plain_where_that_is_enough():
+    settings = {
+        "batch_rate": "none",
+        "optimizer_options.a": "none",
+        "data": "3",
+        "method": "random",
+    }
+    texts = ["batch_rate=none", "optimizer_options.a='none'", "data=3", "method=random"]
+    assert format_settings(settings) == texts
 
 
 @pytest.mark.parametrize("value", [mlp8, float("inf"), object(), torch.zeros(2)])

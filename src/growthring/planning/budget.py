@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from growthring.errors import PlanError
+from growthring.planning.batches import with_batches
+from growthring.planning.epochs import possible_epochs
 from growthring.planning.options import PlanOptions
-from growthring.planning.pace import possible_epochs, with_batches
 from growthring.planning.plan import Plan
 from growthring.planning.widths import choose_widths
 

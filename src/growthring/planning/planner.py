@@ -12,10 +12,11 @@ from growthring.graph.discover import discover
 from growthring.graph.groups import WidthGroups
 from growthring.graph.running import copied, kept_random, own_settings
 from growthring.graph.trace import ExampleInputs, run_once
+from growthring.planning.batches import with_batches
 from growthring.planning.budget import within_budget
+from growthring.planning.epochs import epochs_of
 from growthring.planning.initial import initials_of
 from growthring.planning.options import PlanOptions
-from growthring.planning.pace import epochs_of, with_batches
 from growthring.planning.plan import Plan
 from growthring.planning.schedule import whole
 from growthring.planning.widths import (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -71,16 +72,19 @@ def format_settings(settings: Mapping[str, Any]) -> list[str]:
     >>> format_settings({"fixed": True, "growth": None, "lr": 0.1, "method": "random"})
     ['fixed=true', 'growth=none', 'lr=0.1', 'method=random']
     """
-    texts = []
-    for key, value in settings.items():
-        text = f"{key}={_written(value)}"
-        if parse_settings([text]) != {key: value}:
-            raise InputError(
-                f"the setting {key}={value!r:.60} cannot be stored as a text. Use numbers, texts, lists and "
-                "dictionaries of them."
-            )
-        texts.append(text)
-    return texts
+    return [_text(key, value) for key, value in settings.items()]
+
+
+def _text(key: str, value: Any) -> str:
+    is_word = value is None or isinstance(value, bool)
+    for written in (str(value).lower() if is_word else str(value), repr(value)):
+        with contextlib.suppress(InputError):  # of another type, as it is read
+            if parse_settings([f"{key}={written}"]) == {key: value}:
+                return f"{key}={written}"
+    raise InputError(
+        f"the setting {key}={value!r:.60} cannot be stored as a text. Use numbers, texts, and lists and "
+        "dictionaries of them."
+    )
 
 
 def _value(written: str) -> Any:
@@ -90,11 +94,3 @@ def _value(written: str) -> Any:
         return ast.literal_eval(written)
     except (ValueError, SyntaxError, MemoryError, RecursionError):  # the last two: nested too deep
         return written
-
-
-def _written(value: Any) -> str:
-    if value is None or isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str) and _value(value) == value:
-        return value
-    return repr(value)
