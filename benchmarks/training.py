@@ -29,7 +29,6 @@ from benchmarks import measure as bench
 from benchmarks.measure import ROOT, Sample, Table, seconds
 from benchmarks.turns import Turns, fit_until_enough, grow_to_the_end, make_images, torch_step
 from growthring import train, zoo
-from growthring.checkpoint import JsonLines
 from growthring.data import Augmentation
 from growthring.train import setup
 
@@ -88,7 +87,7 @@ def time_resume(folder: Path) -> dict[str, float]:
         marks.append((time.perf_counter(), time.process_time()))
         return result
 
-    with mock.patch("growthring.train.trainer.make_streams", make_streams):
+    with mock.patch("growthring.train.parts.make_streams", make_streams):
         trainer = resnet18_run(folder)
     marks.append((time.perf_counter(), time.process_time()))
     trainer.resume()
@@ -122,7 +121,7 @@ def measure_resume(folder: Path, args: argparse.Namespace) -> tuple[Table, dict[
 def measure_checkpoints(trainer: train.Trainer, run: float, repeats: int, costs: Costs) -> None:
     """Writing the state of the last stage, as often as a run of so many seconds does."""
     times = []
-    with JsonLines(trainer.out / "metrics.jsonl") as trainer._log:
+    with trainer.folder.at_work():
         for _ in range(repeats + 1):
             trainer.totals.step += 1
             times.append(seconds(trainer._save))

@@ -85,7 +85,7 @@ class Turns(Batches):
         with (
             mock.patch.object(kind, "forward", self._counted(kind.forward)),
             mock.patch.object(Tensor, "backward", self._counted(Tensor.backward)),
-            mock.patch.object(trainer, "_watch", self._watch),
+            mock.patch.object(trainer, "after_step", self._after_step),
         ):
             fit_until_enough(trainer)
         share = statistics.median(self.records) / LOG_RATES
@@ -103,13 +103,13 @@ class Turns(Batches):
 
         return call
 
-    def _watch(self) -> None:
+    def _after_step(self) -> None:
         """The trainer's; after some steps once more, with the record of rates."""
         self.trainer._log_rates = 0
-        train.Trainer._watch(self.trainer)
+        train.Trainer.after_step(self.trainer)
         if self.trainer.totals.step % 8 == 0:
             self.trainer._log_rates, started = 1, time.process_time()
-            train.Trainer._watch(self.trainer)
+            train.Trainer.after_step(self.trainer)
             self.record = time.process_time() - started
             self.records.append(self.record)
 

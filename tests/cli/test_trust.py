@@ -523,7 +523,7 @@ def test_ctrl_c_before_the_run_leaves_no_folder(moment, own, capsys, monkeypatch
     def press(*args, **kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(f"growthring.train.trainer.{moment}", press)
+    monkeypatch.setattr(f"growthring.train.parts.{moment}", press)
     status, out, err = run(capsys, "train", *own, "--out", tmp_path / "run", "--quiet")
     assert (status, out, err) == (130, "", "growthring: interrupted\n")
     assert not (tmp_path / "run").exists()
@@ -570,7 +570,7 @@ def test_an_error_of_the_system_is_no_traceback(own, capsys, monkeypatch, tmp_pa
     def fail(*args, **kwargs):
         raise OSError(errno.EIO, os.strerror(errno.EIO), "/some/where")
 
-    monkeypatch.setattr("growthring.train.trainer.make_plan", fail)
+    monkeypatch.setattr("growthring.train.parts.make_plan", fail)
     err = refused(capsys, "train", *own, "--out", tmp_path / "run", "--quiet")
     assert "OSError: Input/output error ('/some/where')." in err
 

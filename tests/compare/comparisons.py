@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from growthring.compare import Comparison, Row
+from growthring.compare import Comparison, Standing
 from growthring.compare.manifest import Entry, Manifest
-from growthring.report import Spread
+from growthring.runs import Spread
 from growthring.train import Silence
 from growthring.train.memory import PeakMemory
 from growthring.train.state import Clock
@@ -55,7 +55,9 @@ def snapshot(out: Path) -> dict[str, tuple[int, bytes]]:
     return {str(p.relative_to(out)): (p.stat().st_mtime_ns, p.read_bytes()) for p in files}
 
 
-def row(name="paired", accuracy=0.978, deviation=None, flops=0.5, seconds=0.6, **changes) -> Row:
+def row(
+    name="paired", accuracy=0.978, deviation=None, flops=0.5, seconds=0.6, **changes
+) -> Standing:
     """A row of three seeds."""
     values = {
         "name": name,
@@ -76,7 +78,7 @@ def row(name="paired", accuracy=0.978, deviation=None, flops=0.5, seconds=0.6, *
         "search_share": None,
         "state": "",
     }
-    return Row(**{**values, **changes})
+    return Standing(**{**values, **changes})
 
 
 def manifest(**changes) -> Manifest:

@@ -15,7 +15,7 @@ from growthring.checkpoint import (
 from growthring.compare import Comparison, Contender, parse_variant, results, write_outputs
 from growthring.compare.manifest import Manifest, merge, read_manifest
 from growthring.compare.match import matched_epochs
-from growthring.compare.runner import Outcome
+from growthring.compare.runner import Attempt
 from growthring.errors import GrowthError, InputError
 from growthring.train import Silence, Trainer
 from tests.compare.comparisons import Titles, compare, counted_clocks, manifest, snapshot
@@ -188,7 +188,7 @@ def test_a_run_that_somebody_works_on_is_left_to_them(tmp_path):
     with RunLock(tmp_path / "vt" / "seed-0"):
         comparison = compare(tmp_path)
         rows = {row.name: row for row in comparison.run()}
-    assert [(t.name, o) for t, o in comparison.left.items()] == [("vt", Outcome.ELSEWHERE)]
+    assert [(t.name, o) for t, o in comparison.left.items()] == [("vt", Attempt.ELSEWHERE)]
     assert rows["vt"].state == "not finished" and rows["fixed-seconds"].state == ""
     assert compare(tmp_path).run()[4].state == ""
 
@@ -199,7 +199,7 @@ def test_what_waits_for_a_run_elsewhere_is_passed_over(tmp_path):
         comparison = compare(tmp_path, progress=titles)
         rows = {row.name: row for row in comparison.run()}
     assert titles.trained == ["paired, seed 0", "vt, seed 0"]
-    assert list(comparison.left.values()) == [Outcome.ELSEWHERE, Outcome.WAITING, Outcome.WAITING]
+    assert list(comparison.left.values()) == [Attempt.ELSEWHERE, Attempt.WAITING, Attempt.WAITING]
     assert rows["fixed-flops"].state == "no cost to match: 'fixed' is not finished"
     assert rows["paired"].flops_share is None and rows["paired"].accuracy is not None
     assert all(row.state == "" for row in compare(tmp_path).run())

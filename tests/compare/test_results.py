@@ -7,7 +7,7 @@ import pytest
 from growthring.checkpoint import read_json
 from growthring.compare import KNOWN, Contender
 from growthring.compare.manifest import read_manifest
-from growthring.compare.rows import read_rows
+from growthring.compare.standings import read_standings
 from growthring.train import RECIPES
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -33,7 +33,7 @@ def test_stored_settings_are_those_of_the_contenders(folder):
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_rows_are_those_of_the_results(folder):
-    rows = [row.as_dict() for row in read_rows(folder, read_manifest(folder))]
+    rows = [row.as_dict() for row in read_standings(folder, read_manifest(folder))]
     stored = read_json(folder / "results.json")["rows"]
     assert [(row["name"], list(row["settings"])) for row in rows] == [
         (row["name"], row["settings"]) for row in stored

@@ -6,9 +6,9 @@ import pytest
 
 from growthring.compare import format_table, notes
 from growthring.compare.manifest import Decision
-from growthring.compare.rows import spread
+from growthring.compare.standings import spread
 from growthring.compare.table import markdown
-from growthring.report import Spread
+from growthring.runs import Spread
 from tests.compare.comparisons import manifest, row
 
 ROWS = [

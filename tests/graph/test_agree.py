@@ -57,6 +57,34 @@ def test_what_training_changes_is_accepted():
     assert (seed.temperature, seed.steps) == (0.9, 1234)
 
 
+def test_what_the_forward_pass_writes_is_no_setting():
+    """The length of a cache, and a count of steps that the code goes by."""
+
+    class Remembering(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 8), nn.Linear(8, 3)
+            self.table, self.length, self.steps = None, 0, 0
+
+        def forward(self, x):
+            if self.length < x.shape[1]:
+                self.length = x.shape[1]
+                self.table = torch.arange(self.length, dtype=x.dtype).cos()
+            if self.training:
+                self.steps += 1
+            h = self.a(x).relu() + self.table[: x.shape[1], None]
+            return self.b(h if self.steps < 3 else 0.5 * h)
+
+    torch.manual_seed(0)
+    x = randn(2, 5, 4).float()
+    plan = gr.plan(Remembering(), x, stages=2, growth=None)
+    seed = plan.build_seed()
+    for _ in range(4):
+        seed(x)
+    gr.Grower(seed, plan, noise=0.0).grow()
+    assert (seed.length, seed.steps) == (5, 4)
+
+
 def test_an_average_with_another_number_is_refused():
     plan = planned()
     seed = plan.build_seed()

@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import types
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -129,6 +130,57 @@ def test_one_tool_for_the_width_and_for_the_length():
     seed = seed_follows(plan)
     assert seed[2].n == seed[3].in_features < 6
     assert seed[4].n == 6 and any("'4.n'" in note for note in plan.groups.notes)
+
+
+def test_one_of_two_equal_numbers_is_the_width_and_the_other_a_count():
+    """Both get the code further; then the count is in the way."""
+
+    def forward(self, x):
+        h = x.new_zeros(x.shape[0], self.hidden)
+        for t in range(x.shape[1]):
+            h = self.cell(x[:, t], h)
+        steps = []
+        for _ in range(self.horizon):
+            h = self.cell(self.out(h), h)
+            steps.append(self.out(h))
+        return torch.stack(steps, 1)
+
+    model = Net(forward, cell=nn.GRUCell(3, 6), out=nn.Linear(6, 3))
+    model.hidden = model.horizon = 6
+    seed = seed_follows(make_plan(model, randn(2, 4, 3)))
+    assert seed.hidden < 6 and seed.horizon == 6
+
+
+@pytest.mark.parametrize("cut", [lambda t, n: t[:n], lambda t, n: t.double().narrow(0, 0, n)])
+def test_a_table_that_is_longer_than_the_example_stays_long(cut):
+    def forward(self, x):
+        return self.out((self.into(x) + cut(self.table, x.shape[1])).tanh())
+
+    model = Net(
+        forward,
+        into=nn.Linear(3, 8),
+        table=nn.Parameter(torch.randn(32, 8)),
+        out=nn.Linear(8, 3),
+    )
+    plan = make_plan(model, randn(2, 5, 3))
+    seed = seed_follows(plan)
+    assert seed.table.shape[0] == 32 and seed.table.shape[1] < 8
+    assert "do not reach these entries of 'table'" in plan.groups.explain()
+    seed(randn(2, 32, 3))
+
+
+def test_einsum_over_a_batch_of_two_is_no_other_code_than_over_a_batch_of_one():
+    """An axis of one entry is left out by einsum, so that the others are in another order."""
+
+    def forward(self, x):
+        q, k, v = self.q(x), self.k(x), self.v(x)
+        return self.o((torch.einsum("btd,bsd->bts", q, k) * self.n**-0.5).softmax(-1) @ v)
+
+    torch.manual_seed(0)
+    parts = {name: nn.Linear(4, 6) for name in "qkv"}
+    plan = make_plan(Net(forward, n=6, o=nn.Linear(6, 3), **parts), randn(2, 5, 4))
+    assert seed_follows(plan).q.out_features < 6
+    assert {g.name for g in plan.groups.growable} == {"q", "v"}
 
 
 def test_a_number_for_both_a_width_and_a_length_freezes_the_width():
@@ -284,6 +336,52 @@ def test_sizes_follow_wherever_they_are_kept(where):
     while not grower.is_full:
         grower.grow()
     assert grown._get(grown) == (2, 8, 8)
+
+
+@pytest.mark.parametrize("shape", [(-1, 16), [-1, 1, 16], (1, -1, 16)])
+def test_shapes_with_an_open_or_a_single_axis_follow(shape):
+    class Shaped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem, self.out, self.shape = nn.Linear(4, 16), nn.Linear(16, 3), shape
+
+        def forward(self, x):
+            return self.out(self.stem(x).view(self.shape).relu()).reshape(-1, 3)
+
+    torch.manual_seed(0)
+    plan = make_plan(Shaped(), randn(2, 4), stages=3)
+    assert "stem" in {g.name for g in plan.groups.growable}
+    seed = seed_follows(plan)
+    assert type(seed.shape) is type(shape) and seed.shape[-1] == seed.stem.out_features < 16
+    assert list(seed.shape[:-1]) == list(shape[:-1])
+    check_contract(plan)
+
+
+def test_a_number_of_numpy_follows():
+    class Flat(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem, self.out, self.flat = nn.Linear(4, 16), nn.Linear(16, 3), np.prod((4, 4))
+
+        def forward(self, x):
+            return self.out(self.stem(x).view(-1, self.flat).relu())
+
+    torch.manual_seed(0)
+    plan = make_plan(Flat(), randn(2, 4), stages=3)
+    assert "stem" in {g.name for g in plan.groups.growable}
+    seed = seed_follows(plan)
+    assert isinstance(seed.flat, np.integer) and seed.flat == seed.stem.out_features < 16
+    check_contract(plan)
+
+
+def test_an_unflattened_picture_of_one_pixel_grows():
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Linear(4, 16), nn.Unflatten(1, (16, 1, 1)), nn.ReLU(), nn.ConvTranspose2d(16, 3, 2)
+    )
+    plan = make_plan(model, randn(2, 4), stages=3)
+    assert "0" in {g.name for g in plan.groups.growable}
+    check_contract(plan)
 
 
 def test_a_setting_that_is_shared_with_the_original_is_not_touched():

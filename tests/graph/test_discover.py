@@ -3,9 +3,11 @@
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 import growthring as gr
 from growthring.graph.trace import trace
+from tests.growth_contract import Net
 
 
 class Auxiliary(nn.Module):
@@ -84,3 +86,23 @@ def test_unused_operators_restrict_nothing(generator):
     x = torch.randn(2, 4, generator=generator)
     assert "aten.select.int" not in [op.name for op in trace(Peek(), x).ops]
     assert gr.discover_width_groups(Peek(), x)["a"].grows
+
+
+BUFFERS = {
+    "written": lambda self, x: self.b((self.a(x) + F.linear(x, self.fixed.T)).sin()),
+    "read": lambda self, x: self.a(x).relu() @ self.fixed.T,
+    "table": lambda self, x: self.b(self.a(x) * F.embedding(torch.tensor([0]), self.fixed)),
+    "gain": lambda self, x: self.b(F.layer_norm(self.a(x), self.gain.shape, self.gain)),
+    "kernel": lambda self, x: self.b(F.conv1d(self.a(x)[..., None], self.kernel, groups=8)[..., 0]),
+}
+
+
+@pytest.mark.parametrize("name", BUFFERS)
+def test_a_fixed_tensor_in_the_place_of_a_weight_keeps_its_widths(name, generator):
+    """Random features, a blur kernel: its new entries would be made up, and could never learn."""
+    model = Net(BUFFERS[name], a=nn.Linear(4, 8), b=nn.Linear(8, 2))
+    model.register_buffer("fixed", torch.randn(4, 8, generator=generator))
+    model.register_buffer("gain", torch.rand(8, generator=generator))
+    model.register_buffer("kernel", torch.rand(8, 1, 1, generator=generator))
+    with pytest.raises(gr.GrowthError, match=r"a \(8\): buffer '\w+' spans it, and nobody knows"):
+        gr.discover_width_groups(model, torch.randn(3, 4, generator=generator))

@@ -109,6 +109,47 @@ def test_one_place_over_widths_of_one_size_grows_them_together():
     assert distance(before(randn(3, 4)).detach(), model(randn(3, 4)).detach()) < 1e-12
 
 
+@pytest.mark.parametrize("gather", [sum, lambda parts: torch.stack(list(parts)).sum(0)])
+def test_code_that_has_run_often_is_at_the_same_place(gather):
+    """The interpreter rewrites instructions that it has met a few times."""
+
+    def steps(self, x):
+        for t in range(x.shape[1]):
+            h = self.a(x[:, t])
+            yield h - h.mean(-1, keepdim=True)
+
+    def forward(self, x):
+        scaled = map(functools.partial(F.normalize, dim=-1), steps(self, x))
+        return self.o(gather(scaled).tanh())
+
+    torch.manual_seed(0)
+    model = Net(forward, a=nn.Linear(4, D), o=nn.Linear(D, 3))
+    before, model, _ = grown(model, randn(6, 2, 4))
+    for _ in range(20):
+        x = randn(3, 5, 4)
+        assert distance(before(x).detach(), model(x).detach()) < 1e-12
+
+
+def test_a_norm_in_a_function_that_calls_itself_fades_at_every_depth():
+    def join(self, x):
+        if x.shape[1] == 1:
+            return self.a(x[:, 0])
+        left, right = (join(self, half) for half in x.tensor_split(2, 1))
+        return F.rms_norm(left + self.b(right), self.a.weight.shape[:1])
+
+    torch.manual_seed(0)
+    model = Net(
+        lambda self, x: self.o(join(self, x)),
+        a=nn.Linear(4, D),
+        b=nn.Linear(D, D),
+        o=nn.Linear(D, 3),
+    )
+    before, model, _ = grown(model, randn(6, 2, 4))
+    for length in (1, 2, 3, 11):
+        x = randn(3, length, 4)
+        assert distance(before(x).detach(), model(x).detach()) < 1e-12
+
+
 def branching(key):
     def forward(self, x):
         h = self.a(x)
@@ -229,6 +270,29 @@ def test_checkpoints_without_gradients(reentrant):
     before, model, _ = grown(Checkpointed(reentrant), x)
     with torch.no_grad():
         assert distance(before(x), model(x)) < 1e-12
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_a_function_that_is_checkpointed_in_train_mode_only(reentrant):
+    def block(self, h):
+        return h + self.b(F.rms_norm(h, h.shape[-1:])).tanh()
+
+    def forward(self, x):
+        h = self.a(x)
+        if self.training:
+            h = checkpoint(block, self, h, use_reentrant=reentrant)
+        else:
+            h = block(self, h)
+        return self.o(h)
+
+    torch.manual_seed(0)
+    model = Net(forward, a=nn.Linear(4, D), b=nn.Linear(D, D), o=nn.Linear(D, 3))
+    before, model, _ = grown(model, randn(6, 4))
+    x = randn(3, 4).requires_grad_()
+    for training in (False, True):
+        wanted, found = (gradients(m.train(training), x)["o.bias"] for m in (before, model))
+        assert distance(wanted, found) < 1e-12
+        assert distance(before(x).detach(), model(x).detach()) < 1e-12
 
 
 @pytest.mark.parametrize("reentrant", [True, False])

@@ -258,7 +258,7 @@ class Slotted:
         self.count = 0
         self.__hidden = [0]
 
-    def tick(self):
+    def begin_step(self):
         self.count += 1
         self.__hidden[0] += 1
         return self.count, list(self.__hidden)
@@ -297,7 +297,7 @@ class Odd(Two):
         self.data += 1
         self.raw[0] = 99
         self.numbers[0] += 1
-        self.slotted.tick()
+        self.slotted.begin_step()
         self.space.n += 1
         self.counter["a"] += 1
         self.python.random()
@@ -572,3 +572,15 @@ def test_parameters_frozen_by_the_forward_pass_are_thawed():
     seed = plan.build_seed()
     gr.Grower(seed, plan).grow()
     assert all(p.requires_grad for p in [*net.parameters(), *seed.parameters()])
+
+
+def test_results_of_an_earlier_pass_in_a_dict_are_in_nobodys_way():
+    """A hook that keeps features: they are no leaves, and deepcopy refuses them."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    model.kept = {}
+    model[0].register_forward_hook(lambda _, args, out: model.kept.update(features=[out]))
+    x = torch.randn(5, 4)
+    model(x)
+    seed = gr.plan(model, x, stages=2).build_seed()
+    assert seed[0].out_features < 8 and model.kept["features"][0].requires_grad

@@ -153,7 +153,7 @@ OPTIMIZERS = {
 }
 
 
-def _newborn_here(ask, optimizer, group, parameter):
+def _first_state_here(ask, optimizer, group, parameter):
     return ask(optimizer, group, torch.zeros([1] * parameter.dim()))
 
 
@@ -165,8 +165,8 @@ def test_nothing_is_mixed_with_what_is_on_another_device(name, monkeypatch):
     # these two need values
     monkeypatch.setattr(grower_module, "check_finite", lambda model: None)
     for module in (state_module, wrap_module):
-        patched = functools.partial(_newborn_here, module.newborn_state)
-        monkeypatch.setattr(module, "newborn_state", patched)
+        patched = functools.partial(_first_state_here, module.first_state_of)
+        monkeypatch.setattr(module, "first_state_of", patched)
     with SecondDevice() as mode:
         for module in seed.modules():
             for table in (module._parameters, module._buffers):

@@ -308,6 +308,27 @@ def test_trials_are_fresh_in_values_batch_and_length():
     assert worst(trials, results, results, training=True).relative == 0.0
 
 
+def test_whole_numbers_with_an_order_of_their_own_stay():
+    """Offsets drawn at random are none: the first has to be 0."""
+
+    class Bags(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bags, self.out = nn.EmbeddingBag(20, 8), nn.Linear(8, 3)
+
+        def forward(self, scale, tokens, offsets):
+            return self.out(self.bags(tokens, offsets)) * scale
+
+    torch.manual_seed(0)
+    inputs = torch.randn(2, 1), torch.arange(9), torch.tensor([0, 4])
+    plan = gr.plan(Bags(), inputs, stages=2, growth=None)
+    seed = plan.build_seed()
+    assert gr.Grower(seed, plan, noise=0.0).grow().change.relative < 1e-6
+    trials, _ = make_trials(seed, inputs, None)
+    assert not torch.equal(trials[1].inputs[0], inputs[0])
+    assert torch.equal(trials[1].inputs[2][:2], inputs[2])
+
+
 def test_trials_are_shorter_where_the_model_takes_no_longer_input():
     class Positions(nn.Module):
         def __init__(self):

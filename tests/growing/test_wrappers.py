@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import growthring as gr
 from growthring.errors import GrowthStepError, InputError, UnsupportedModelError
-from growthring.optim.newborn import newborn_state
+from growthring.optim.firststate import first_state_of
 
 X = torch.randn(4, 4, generator=torch.Generator().manual_seed(0))
 
@@ -126,6 +126,23 @@ def test_fully_shard_is_refused(one_process):
     grower = gr.Grower(model, plan)
     fully_shard(model, mesh=mesh)
     text = r"the model is sharded by fully_shard\. Grow the plain module on every process"
+    for act in (grower.grow, lambda: gr.Grower(model, plan), lambda: gr.plan(model, X)):
+        with pytest.raises(UnsupportedModelError, match=text):
+            act()
+
+
+def test_replicate_is_refused(one_process):
+    """Its DistributedDataParallel is reached by hooks, so it could not refuse to run when it is stale."""
+    from torch.distributed._composable.replicate import replicate
+
+    plan = gr.plan(net(), X, stages=2, start=0.5)
+    model = plan.build_seed()
+    grower = gr.Grower(model, plan)
+    replicate(model[0])
+    model(X)
+    text = (
+        r"'0' is replicated by torch\.distributed's replicate\(\).*DistributedDataParallel instead"
+    )
     for act in (grower.grow, lambda: gr.Grower(model, plan), lambda: gr.plan(model, X)):
         with pytest.raises(UnsupportedModelError, match=text):
             act()
@@ -300,7 +317,7 @@ def test_asking_for_the_state_of_a_new_parameter_touches_nothing():
     optimizer.param_groups[0]["nested"] = {"n": 0}
     model(X).sum().backward()
     before = copy.deepcopy(model.state_dict())
-    found = newborn_state(optimizer, optimizer.param_groups[0], model[0].weight)
+    found = first_state_of(optimizer, optimizer.param_groups[0], model[0].weight)
     assert found["momentum_buffer"].degree in (0, 1)
     assert (optimizer.count, optimizer.table, optimizer.buffer.tolist()) == (
         [0],

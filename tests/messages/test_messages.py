@@ -65,6 +65,15 @@ def test_compiled_in_place():
         assert "compiled" in str(error)
 
 
+def test_a_module_that_raises_something_else_than_attribute_error():
+    class Open(nn.Module):
+        def __getattr__(self, name):
+            return self.__dict__["_parameters"][name]
+
+    net = nn.Sequential(nn.Linear(4, 3), Open())
+    says(lambda: gr.plan(net, X), "'1' (Open) raises KeyError", "raise AttributeError")
+
+
 def test_data_parallel():
     wrapped = nn.DataParallel(mlp())
     says(lambda: gr.plan(wrapped, X), "wrapped in DataParallel", "model.module", "wrap it again")

@@ -11,10 +11,10 @@ from torch.func import functional_call
 import growthring as gr
 from growthring.methods.base import Job, Step
 from growthring.methods.branches import Branches
-from growthring.methods.firefly import FireFly, FireFlySplit, Nursery
+from growthring.methods.firefly import CandidateUnits, FireFly, FireFlySplit
 from growthring.methods.search import Search
 from growthring.methods.splitting import Splitting
-from growthring.methods.twins import searching_twin
+from growthring.methods.trialcopies import searching_copy
 from growthring.methods.units import Units
 from tests.growth_contract import Net, distance, randn
 from tests.methods.nets import (
@@ -115,7 +115,7 @@ def directions_of(job, model, scale, seed=4):
 @pytest.mark.parametrize("net", SPLIT)
 def test_branches_compute_what_the_split_network_does(net):
     plan, model = _shared_plan(net) if net == "shared" else doubled(even(net))
-    job, twin = job_of(plan, model), searching_twin(model)
+    job, twin = job_of(plan, model), searching_copy(model)
     units = Units(job.step.before, job.step.growing)
     x = plan.example_inputs
     still = Branches(twin, job, units, directions_of(job, twin, 0.0))
@@ -272,13 +272,13 @@ def test_scores_are_the_slopes_of_single_candidates(name):
     plan, model = doubled(make)
     batches = batches_of(shape, 3, num=1)
     job = job_of(plan, model, batches)
-    nursery, search = Nursery(job, FireFly()), Search(job)
+    candidates, search = CandidateUnits(job, FireFly()), Search(job)
     for _ in range(3):
-        nursery.descend(search, *batches[0])
-    nursery.score(search, *batches[0])
-    wide = tensors_of(nursery._twin)
+        candidates.descend(search, *batches[0])
+    candidates.score(search, *batches[0])
+    wide = tensors_of(candidates._twin)
     moves = {}
-    for n, v in nursery.directions.items():
+    for n, v in candidates.directions.items():
         old = tuple(slice(k) for k in model.get_parameter(n).shape)
         moves[n] = v.detach()[old]
     x, y = batches[0]
@@ -290,7 +290,7 @@ def test_scores_are_the_slopes_of_single_candidates(name):
     checked, step = 0, 1e-5
     for g in plan.groups.growable:
         width = plan.stage_widths[0][g.key]
-        scores = nursery.units.part(nursery.scores, g.key)
+        scores = candidates.units.part(candidates.scores, g.key)
         assert len(scores) == plan.stage_widths[1][g.key]
         for unit, score in enumerate(scores.tolist()):
             options = {"group": g.key, "unit": unit}
@@ -311,10 +311,10 @@ def test_the_search_by_hand():
     batches = batches_of((5,), 3)
     job = job_of(plan, model, batches)
     method = FireFly(penalty=0.3, new_penalty=0.2, rate=2e-3)
-    nursery, search = Nursery(job, method), Search(job)
+    candidates, search = CandidateUnits(job, method), Search(job)
     w1, b1, w2, b2 = (t.detach().clone() for t in model.parameters())
-    wide = tensors_of(nursery._twin)
-    v = nursery.directions["0.weight"].detach()[:3].clone().requires_grad_()
+    wide = tensors_of(candidates._twin)
+    v = candidates.directions["0.weight"].detach()[:3].clone().requires_grad_()
     into = wide["0.weight"][3:].clone().requires_grad_()
     out = wide["2.weight"][:, 3:].clone().requires_grad_()
     assert float(v.abs().max()) <= 0.1 and float(out.abs().max()) <= 0.01
@@ -328,10 +328,10 @@ def test_the_search_by_hand():
         new = into.square().sum() + out.square().sum()
         (loss(outputs, y) + 0.3 * (v.square().sum() + 0.2 * new)).backward()
         optimizer.step()
-        nursery.descend(search, x, y)
-    wide = tensors_of(nursery._twin)
+        candidates.descend(search, x, y)
+    wide = tensors_of(candidates._twin)
     close = {"rtol": 1e-10, "atol": 1e-12}
-    torch.testing.assert_close(nursery.directions["0.weight"].detach()[:3], v.detach(), **close)
+    torch.testing.assert_close(candidates.directions["0.weight"].detach()[:3], v.detach(), **close)
     torch.testing.assert_close(wide["0.weight"][3:], into.detach(), **close)
     torch.testing.assert_close(wide["2.weight"][:, 3:], out.detach(), **close)
     assert torch.equal(wide["0.weight"][:3], w1) and torch.equal(wide["2.weight"][:, :3], w2)
@@ -344,11 +344,11 @@ def test_the_search_by_hand():
 def searched(plan, model, batches, method, seed=3):
     """What the library's search finds with the generator that a Grower would have: scores, v, candidates."""
     job = job_of(plan, model, batches, seed)
-    nursery, search = Nursery(job, method), Search(job)
-    steps = search.over(method.steps, lambda x, y: nursery.descend(search, x, y))
+    candidates, search = CandidateUnits(job, method), Search(job)
+    steps = search.over(method.steps, lambda x, y: candidates.descend(search, x, y))
     number = method.score_steps or max(1, steps // 4)
-    search.over(number, lambda x, y: nursery.score(search, x, y))
-    return nursery
+    search.over(number, lambda x, y: candidates.score(search, x, y))
+    return candidates
 
 
 @pytest.mark.parametrize("method", [FireFly(steps=6), FireFlySplit(steps=6)], ids=lambda m: m.name)
@@ -357,16 +357,16 @@ def test_the_best_candidates_are_in_the_grown_tensors(method, seed):
     plan = planned(two_layers, widths={"0": [4, 6], "2": [2, 4]})
     model, batches = seed_of(plan).eval(), batches_of((5,), 3)
     old = tensors_of(model)
-    nursery = searched(plan, copy.deepcopy(model), batches, method, seed)
+    candidates = searched(plan, copy.deepcopy(model), batches, method, seed)
     generator = torch.Generator().manual_seed(seed)
     options = {"batches": batches, "loss": loss, "generator": generator}
     report = grower_of(model, plan, method, **options).grow()
     assert report.search_flops > 0 and "function changes" in report.notes[0]
-    new, wide = tensors_of(model), tensors_of(nursery._twin)
+    new, wide = tensors_of(model), tensors_of(candidates._twin)
     splits, added = {}, {}
     for layer, n, last in ((0, 4, 6), (2, 2, 4)):
         key = plan.groups[str(layer)].key
-        scores = nursery.units.part(nursery.scores, key).tolist()
+        scores = candidates.units.part(candidates.scores, key).tolist()
         if method.name == "firefly-split":
             assert len(scores) == n
         best = sorted(range(len(scores)), key=scores.__getitem__)[: last - n]
@@ -381,14 +381,14 @@ def test_the_best_candidates_are_in_the_grown_tensors(method, seed):
         splits[layer] = {k: n + i for i, k in enumerate(best) if k < n}
         added[layer] = {k: n + i for i, k in enumerate(best) if k >= n}
     # the first layer reads the input alone
-    v = nursery.directions["0.weight"].detach()
+    v = candidates.directions["0.weight"].detach()
     for unit, other in splits[0].items():
         torch.testing.assert_close(new["0.weight"][unit], old["0.weight"][unit] + v[unit])
         torch.testing.assert_close(new["0.weight"][other], old["0.weight"][unit] - v[unit])
     for number, place in added[0].items():
         torch.testing.assert_close(new["0.weight"][place], wide["0.weight"][number])
     # the second one reads halves of split units and the new ones as they were found
-    v = nursery.directions["2.weight"].detach()
+    v = candidates.directions["2.weight"].detach()
     for unit in range(2):
         rows = {unit: 0.0} | ({unit: 1.0, splits[2][unit]: -1.0} if unit in splits[2] else {})
         for place, sign in rows.items():

@@ -95,7 +95,7 @@ def test_the_average_of_entries_is_the_entry_of_the_average():
 def test_a_failed_growth_leaves_averages_alone(monkeypatch):
     _, model, average, optimizer, grower = averaged("residual", "ema buffers")
     before = snapshot(model, optimizer, grower), copy.deepcopy(average.state_dict())
-    monkeypatch.setattr(gr.grower, "grow_state", lambda *_: 1 / 0)
+    monkeypatch.setattr(gr.growing.grower, "grow_state", lambda *_: 1 / 0)
     with pytest.raises(gr.GrowthError, match="as they were"):
         grower.grow()
     assert_same(before, (snapshot(model, optimizer, grower), copy.deepcopy(average.state_dict())))
@@ -112,6 +112,17 @@ def test_an_average_of_another_stage_is_refused():
         grower_of(model, plan, averages=average)
     with pytest.raises(gr.GrowthError, match="averages holds a dict"):
         grower_of(model, plan, averages=[{}])
+
+
+def test_an_average_that_would_grow_twice_is_refused():
+    plan = plan_of("mlp")
+    model = plan.build_seed()
+    average = AveragedModel(model)
+    for given in (model, [average, average], [average, average.module]):
+        with pytest.raises(
+            gr.GrowthError, match="shares parameters with the model, or with another"
+        ):
+            grower_of(model, plan, averages=given)
 
 
 @pytest.mark.parametrize("make", [gr.optim.SGD, gr.optim.AdamW, gr.optim.AvaGrad, torch.optim.Adam])

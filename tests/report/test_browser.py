@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from growthring.report import write_report
-from tests.report.samples import write_run
+from tests.runs.samples import write_run
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]

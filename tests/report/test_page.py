@@ -7,7 +7,7 @@ import pytest
 
 from growthring.errors import GrowthError
 from growthring.report import render, write_report
-from tests.report.samples import config, metrics, write_run
+from tests.runs.samples import config, metrics, write_run
 
 SECTIONS = ["Result", "Curves", "Stages", "Rate factors", "Growths", "Settings", "Notes"]
 
@@ -188,7 +188,7 @@ def test_report_is_written_whole_or_not_at_all(tmp_path):
     target = tmp_path / "folder"
     target.mkdir()
     with pytest.raises(
-        GrowthError, match=r"cannot write the report '.*folder': .*\. Check that its"
+        GrowthError, match=r"cannot write '.*folder': .*\. What was there before is as it was"
     ):
         write_report([], target)
     assert not [p for p in tmp_path.iterdir() if p.name.endswith(".tmp")]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from growthring.checkpoint import load_weights, read_json, read_jsonl
+from growthring.runs import RunFolder
 from growthring.train import Recipe, Silence, Trainer, change, parse_settings
 from growthring.train.progress import Status
 from growthring.train.recipes import demo
@@ -93,7 +94,7 @@ class Runs:
         """Begins a run in the folder, or resumes the one that is there."""
 
         def work() -> None:
-            self.trainer.out = folder
+            self.trainer.folder = RunFolder(folder)
             before(self.trainer)
             if (folder / "config.json").exists():
                 self.trainer.resume()

@@ -14,12 +14,12 @@ import torch
 
 from growthring.checkpoint import (
     CheckpointError,
-    JsonLines,
     read_checkpoint,
     write_checkpoint,
 )
 from growthring.data.stream import BatchStream
 from growthring.errors import GrowthError, InputError
+from growthring.runs import RunFolder
 from growthring.train import Interrupted, Silence, Trainer, TrainingError, how_to_resume
 from growthring.train.config import read_config
 from growthring.train.interrupt import Interrupt
@@ -57,7 +57,7 @@ def contents(folder: Path) -> dict[str, str]:
 def refused(trainer, run, *parts, error=GrowthError):
     """Resuming says all this, and leaves every file as it was."""
     before = contents(run)
-    trainer.out = run
+    trainer.folder = RunFolder(run)
     with pytest.raises(error) as caught:
         trainer.resume()
     text = str(caught.value)
@@ -196,7 +196,7 @@ def test_a_config_that_is_none(content, says, trainer, run):
 def test_a_config_that_is_no_file(make, trainer, run):
     (run / "config.json").unlink()
     make(run / "config.json")
-    trainer.out = run
+    trainer.folder = RunFolder(run)
     with pytest.raises(GrowthError, match=r"config\.json"):
         trainer.resume()
 
@@ -531,10 +531,8 @@ def test_batches_of_a_users_own_stream_follow_the_device(tmp_path):
     data = torch.randn(16, 1, 8, 8), torch.arange(16) % 10
     trainer = Trainer(small(), tmp_path, model=plain, train=Odd(*data), progress=Silence())
     trainer.train = trainer.test = Stream(*data)
-    trainer._log = JsonLines(tmp_path / "metrics.jsonl")
-    trainer._forward = trainer.model
-    trainer._epoch()
-    trainer._log.close()
+    with trainer.folder.at_work():
+        trainer._epoch()
     assert len(sent) == 2 * 2 * 4 and set(sent) == {trainer.device}
 
 
@@ -544,7 +542,7 @@ def test_costs_are_counted_where_the_plan_is(setting, tmp_path):
     here = Trainer(small(setting), tmp_path / "a", progress=Silence())
     there = Trainer(small(setting), tmp_path / "b", device="meta", progress=Silence())
     assert {p.device.type for p in there.model.parameters()} == {"meta"}
-    assert here.costs == there.costs
+    assert here.account.costs == there.account.costs
 
 
 def test_a_loss_with_weights_follows_the_device(tmp_path, monkeypatch):
@@ -576,7 +574,7 @@ def interrupted_in(monkeypatch, target, name, real):
     "name", ["write_checkpoint", pytest.param("write_json", marks=pytest.mark.slow)]
 )
 def test_ctrl_c_while_a_run_begins_leaves_one_that_can_be_resumed(name, monkeypatch, tmp_path):
-    from growthring.train import trainer as module
+    from growthring.runs import folder as module
 
     Trainer(small(), tmp_path / "whole", progress=Silence()).fit()
     with monkeypatch.context() as patch:
@@ -593,7 +591,7 @@ def test_ctrl_c_while_a_run_begins_leaves_one_that_can_be_resumed(name, monkeypa
 @pytest.mark.parametrize("is_there", [False, True], ids=["new folder", "the user's folder"])
 def test_what_does_not_become_a_run_leaves_nothing(name, is_there, monkeypatch, tmp_path):
     """Two Ctrl-C, or a full disk, before there is a config.json."""
-    from growthring.train import trainer as module
+    from growthring.runs import folder as module
 
     run = tmp_path / "run"
     if is_there:

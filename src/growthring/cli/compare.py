@@ -15,7 +15,7 @@ from growthring.compare import (
     DEFAULT,
     KNOWN,
     Comparison,
-    Row,
+    Standing,
     format_table,
     manifest_of,
     notes,
@@ -151,7 +151,7 @@ def _comparison(arguments: argparse.Namespace) -> Comparison:
     )
 
 
-def _print(out: Path, rows: list[Row], as_json: bool) -> None:
+def _print(out: Path, rows: list[Standing], as_json: bool) -> None:
     manifest = manifest_of(out)
     if as_json:
         print(dumps(results(rows, manifest)))

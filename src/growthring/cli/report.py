@@ -11,8 +11,9 @@ from pathlib import Path
 from growthring.cli.common import Commands
 from growthring.errors import InputError
 from growthring.files.foreign import shown
-from growthring.report import format_table, summary_table, write_report
-from growthring.report.runs import read_runs
+from growthring.report import write_report
+from growthring.runs import format_table, summary_table
+from growthring.runs.run import read_runs
 
 
 def add(commands: Commands) -> None:

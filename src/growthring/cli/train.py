@@ -14,14 +14,13 @@ import torch
 from growthring.checkpoint import (
     Checkpoint,
     CheckpointError,
-    load_weights,
-    read_checkpoint,
     save_weights,
 )
 from growthring.cli.common import Commands, add_recipe, recipe_of
 from growthring.cli.trust import is_file, recipe_source, trusted_recipe
 from growthring.errors import InputError
 from growthring.files.foreign import shown
+from growthring.runs import RunFolder
 from growthring.train import (
     RECIPES,
     Progress,
@@ -189,17 +188,18 @@ def _resumed(arguments: argparse.Namespace, common: dict[str, Any]) -> Trainer:
 
 def _export(arguments: argparse.Namespace) -> None:
     folder = Path(arguments.folder)
-    if not (folder / "config.json").is_file():
+    run = RunFolder(folder)
+    if not run.is_run:
         raise InputError(f"'{folder}' holds no run: there is no config.json in it.")
-    if not (folder / "result.json").is_file() and not arguments.partial:
+    if not run.is_finished and not arguments.partial:
         raise InputError(
             f"'{folder}' is not finished, so its weights are not of full size yet. Go on with "
             f"`{how_to_resume(folder, read_config(folder).source)}`, or export what there is with --partial."
         )
-    if (folder / "result.json").is_file():
-        weights = load_weights(folder / "model.safetensors")
+    if run.is_finished:
+        weights = run.read_weights()
     else:
-        found = read_checkpoint(folder)
+        found = run.read_checkpoint()
         for path, reason in found.skipped:
             print(shown(f"checkpoint {path.name} cannot be used ({reason})"), file=sys.stderr)
         weights = _weights(found)

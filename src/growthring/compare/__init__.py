@@ -12,5 +12,5 @@ from growthring.compare.output import (
     results as results,
     write_outputs as write_outputs,
 )
-from growthring.compare.rows import Row as Row
+from growthring.compare.standings import Standing as Standing
 from growthring.compare.table import format_table as format_table, notes as notes

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from growthring.checkpoint import read_json
 from growthring.errors import GrowthError, InputError
 from growthring.planning.options import OPTIONS
-from growthring.report.values import canonical, mapping
+from growthring.runs.values import canonical, mapping
 from growthring.train import Recipe
 from growthring.train.recipe import differences
 from growthring.train.setup import check, make_model, make_optimizer, make_plan, make_streams

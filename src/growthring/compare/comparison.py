@@ -14,7 +14,6 @@ import torch
 from growthring.compare.checks import check_base, check_folder, check_recipes, check_run
 from growthring.compare.contenders import DEFAULT, FIXED, MATCHED, Contender, Settings, line_up
 from growthring.compare.manifest import (
-    CLOCKS,
     Manifest,
     base_settings,
     entry_of,
@@ -26,16 +25,18 @@ from growthring.compare.manifest import (
 )
 from growthring.compare.match import choose_match, decide
 from growthring.compare.output import write_outputs
-from growthring.compare.rows import Row
-from growthring.compare.runner import Outcome, Runner
+from growthring.compare.runner import Attempt, Runner
+from growthring.compare.standings import Standing
 from growthring.compare.stored import MOST_SEEDS
 from growthring.errors import InputError
+from growthring.runs import RunFolder
+from growthring.runs.results import CLOCKS
 from growthring.train import Interrupted, Progress, Recipe, format_settings
 from growthring.train.setup import find_device
 
 
 @dataclass(frozen=True)
-class Task:
+class PlannedRun:
     """One run of the comparison."""
 
     name: str
@@ -129,17 +130,17 @@ class Comparison:
             machine=f"{platform.machine()} {platform.system()}, {torch.get_num_threads()} threads, "
             f"{place}",
         )
-        self.left: dict[Task, Outcome] = {}
+        self.left: dict[PlannedRun, Attempt] = {}
 
     @property
-    def tasks(self) -> list[Task]:
+    def tasks(self) -> list[PlannedRun]:
         """All runs in order: seed by seed, and first those that tell the most."""
         match = self._manifest.match
         first = [FIXED] if match is None else [FIXED, match, *MATCHED]
         names = list(dict.fromkeys([*first, *self.contenders]))
-        return [Task(name, seed) for seed in range(self.seeds) for name in names]
+        return [PlannedRun(name, seed) for seed in range(self.seeds) for name in names]
 
-    def run(self) -> list[Row]:
+    def run(self) -> list[Standing]:
         """Trains what is not trained yet and returns the rows; `left` then has what others work on.
 
         Raises:
@@ -151,17 +152,17 @@ class Comparison:
             self._manifest = merge(self._manifest, read_manifest(self.out))
             write_manifest(self.out, self._manifest)
         self._check()
-        tasks, settled = self.tasks, set[Task]()
+        tasks, settled = self.tasks, set[PlannedRun]()
         trained = True
         while trained:  # from the start after each run: what had to wait may be possible now
             trained, self.left = False, {}
             for task in tasks:
-                outcome = Outcome.KEPT if task in settled else self._attempt(task, tasks)
-                if outcome in (Outcome.TRAINED, Outcome.FAILED, Outcome.KEPT):
+                outcome = Attempt.KEPT if task in settled else self._attempt(task, tasks)
+                if outcome in (Attempt.TRAINED, Attempt.FAILED, Attempt.KEPT):
                     settled.add(task)
                 else:
                     self.left[task] = outcome
-                if outcome is Outcome.TRAINED:
+                if outcome is Attempt.TRAINED:
                     write_outputs(self.out, with_page=False)
                     trained = True
                     break
@@ -175,19 +176,19 @@ class Comparison:
                 continue
             recipe, folder = self._recipe(task), self._folder(task)
             check_run(folder, recipe)
-            if not (folder / "result.json").exists():
+            if not RunFolder(folder).is_finished:
                 unfinished.setdefault(task.name, recipe)
         check_recipes(unfinished.items(), *self._place)
-        done = sum((self._folder(t) / "result.json").exists() for t in self.tasks)
+        done = sum(RunFolder(self._folder(t)).is_finished for t in self.tasks)
         if done:
             self.progress.say(f"{done} of {len(self.tasks)} runs are there already")
 
-    def _attempt(self, task: Task, tasks: list[Task]) -> Outcome:
+    def _attempt(self, task: PlannedRun, tasks: list[PlannedRun]) -> Attempt:
         if task.name in MATCHED and task.name not in self._manifest.decisions:
             decided = decide(self.out).decisions
             self._manifest = dataclasses.replace(self._manifest, decisions=decided)
             if task.name not in decided:
-                return Outcome.WAITING
+                return Attempt.WAITING
         title = f"run {tasks.index(task) + 1} of {len(tasks)}: {task.name}, seed {task.seed}"
         try:
             return self._runner.attempt(
@@ -204,13 +205,13 @@ class Comparison:
             return matched_settings(self._manifest.decisions[name].epochs)
         return self.contenders[name].settings
 
-    def _recipe(self, task: Task) -> Recipe:
+    def _recipe(self, task: PlannedRun) -> Recipe:
         return Contender(task.name, self._settings(task.name)).recipe(self.recipe, task.seed)
 
-    def _folder(self, task: Task) -> Path:
+    def _folder(self, task: PlannedRun) -> Path:
         return self.out / self._manifest.folder(task.name, task.seed)
 
-    def _run_source(self, task: Task) -> dict[str, Any] | None:
+    def _run_source(self, task: PlannedRun) -> dict[str, Any] | None:
         if self._source is None:
             return None
         own = format_settings({**self._settings(task.name), "seed": task.seed})

@@ -14,12 +14,12 @@ from growthring.checkpoint import RunLock, RunLockedError, read_json, write_json
 from growthring.compare.contenders import FIXED, MATCHED, Contender, Settings
 from growthring.compare.stored import check_stored
 from growthring.errors import InputError
+from growthring.runs.results import CLOCKS
 from growthring.train import Recipe, format_settings, parse_settings
 from growthring.train.bounds import check_bounds
 from growthring.train.recipe import differences
 
 FILE = "comparison.json"
-CLOCKS = {"wall": "seconds", "cpu": "cpu_seconds"}  # and where a result has that time
 _PATIENCE = 60.0  # seconds; the lock is held for milliseconds
 
 

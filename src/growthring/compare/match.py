@@ -9,7 +9,6 @@ from pathlib import Path
 
 from growthring.compare.contenders import FIXED, MATCHED, Contender
 from growthring.compare.manifest import (
-    CLOCKS,
     Decision,
     Entry,
     Manifest,
@@ -18,9 +17,9 @@ from growthring.compare.manifest import (
     read_manifest,
     write_manifest,
 )
-from growthring.compare.rows import read_result
 from growthring.errors import InputError
-from growthring.report.values import number
+from growthring.runs.results import CLOCKS, read_result
+from growthring.runs.values import number
 from growthring.train import Recipe
 
 

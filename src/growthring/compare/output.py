@@ -11,12 +11,12 @@ from growthring.checkpoint import write_json, write_text
 from growthring.compare.manifest import Manifest, read_manifest
 from growthring.compare.page import render
 from growthring.compare.plot import plot
-from growthring.compare.rows import Row, read_rows
+from growthring.compare.standings import Standing, read_standings
 from growthring.compare.table import markdown
 from growthring.errors import InputError
 
 
-def write_outputs(out: str | Path, with_page: bool = True) -> list[Row]:
+def write_outputs(out: str | Path, with_page: bool = True) -> list[Standing]:
     """Writes table.md, results.json, accuracy-cost.svg and report.html from the runs that are finished.
 
     Args:
@@ -28,7 +28,7 @@ def write_outputs(out: str | Path, with_page: bool = True) -> list[Row]:
     """
     out = Path(out)
     manifest = manifest_of(out)
-    rows = read_rows(out, manifest)
+    rows = read_standings(out, manifest)
     write_json(out / "results.json", results(rows, manifest))
     write_text(out / "table.md", markdown(rows, manifest))
     write_text(out / "accuracy-cost.svg", plot(rows, manifest.clock) + "\n")
@@ -45,7 +45,7 @@ def manifest_of(out: Path) -> Manifest:
     return manifest
 
 
-def results(rows: Sequence[Row], manifest: Manifest) -> dict[str, Any]:
+def results(rows: Sequence[Standing], manifest: Manifest) -> dict[str, Any]:
     """Everything about a comparison as one JSON object; paths are relative to its folder."""
     found = dataclasses.asdict(manifest)
     return {

@@ -8,69 +8,44 @@ from pathlib import Path
 
 from growthring.compare.manifest import Manifest
 from growthring.compare.plot import plot
-from growthring.compare.rows import Row
+from growthring.compare.standings import Standing
 from growthring.compare.table import cells, notes
 from growthring.report.curves import curve_section
-from growthring.report.groups import Configuration
 from growthring.report.markup import counted, details, table, tag, text
-from growthring.report.runs import Run, read_run
-from growthring.report.style import SCRIPT, stylesheet
-from growthring.report.values import number
-
-# The page asks nobody for anything: the browser is told to hold it to that.
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+from growthring.report.page import Section, page
+from growthring.runs.configurations import Configuration
+from growthring.runs.run import Run, read_run
+from growthring.runs.values import number
 
 
-def render(out: Path, rows: Sequence[Row], manifest: Manifest) -> str:
+def render(out: Path, rows: Sequence[Standing], manifest: Manifest) -> str:
     """Returns the page as HTML."""
     configurations = _configurations(out, rows)
-    curves = curve_section(configurations)
-    sections = [
-        ("Result", "headline", _table(rows, manifest)),
-        ("Accuracy and cost", "costs", tag("figure", plot(rows, manifest.clock))),
-        ("Curves", "curves", curves),
-        ("Contenders", "contenders", _contenders(rows)),
-    ]
-    title = f"Comparison: {manifest.settings.get('name', '')}"
     num_runs = sum(len(row.runs) for row in rows)
     count = f"{counted(num_runs, 'finished run')} of {counted(len(rows), 'contender')}"
-    parts = [tag("header", tag("h1", text(title)), tag("p", text(f"growthring · {count}")))]
-    parts += [
-        tag(
-            "section",
-            tag("h2", text(name), id=f"{key}-title"),
-            content,
-            class_=key,
-            aria_labelledby=f"{key}-title",
-        )
-        for name, key, content in sections
+    sections = [
+        Section("Result", "headline", lambda: _table(rows, manifest)),
+        Section("Accuracy and cost", "costs", lambda: tag("figure", plot(rows, manifest.clock))),
+        Section("Curves", "curves", lambda: curve_section(configurations)),
+        Section("Contenders", "contenders", lambda: _contenders(rows)),
     ]
-    head = [
-        tag("meta", charset="utf-8"),
-        tag("meta", http_equiv="Content-Security-Policy", content=_POLICY),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("title", text(title)),
-        f"<style>{stylesheet()}</style>",
-    ]
-    tip = tag("div", id="tip", role="status", hidden="hidden")
-    body = tag("body", tag("main", *parts), tip, f"<script>{SCRIPT}</script>")
-    return f'<!DOCTYPE html>\n<html lang="en">\n{tag("head", *head)}\n{body}\n</html>\n'
+    return page(f"Comparison: {manifest.settings.get('name', '')}", count, sections)
 
 
-def _table(rows: Sequence[Row], manifest: Manifest) -> str:
+def _table(rows: Sequence[Standing], manifest: Manifest) -> str:
     lines = [[text(cell) for cell in line] for line in cells(rows, manifest.clock)]
     told = tag("ul", *(tag("li", text(note)) for note in notes(rows, manifest)), class_="notes")
     caption = "Test accuracy and cost, in % of fixed-size training"
     return table(caption, lines[0], lines[1:]) + told
 
 
-def _contenders(rows: Sequence[Row]) -> str:
+def _contenders(rows: Sequence[Standing]) -> str:
     body = [[text(row.name), text(row.text), text(", ".join(row.settings) or "–")] for row in rows]
     shown = table("Contenders", ["contender", "what it is", "settings"], body, numeric=False)
     return details("What they are, and what they change of the recipe", shown, opened=True)
 
 
-def _configurations(out: Path, rows: Sequence[Row]) -> list[Configuration]:
+def _configurations(out: Path, rows: Sequence[Standing]) -> list[Configuration]:
     """The finished runs of each row, with shares of FLOPs that are of the same whole for all."""
     read = {row.name: tuple(read_run(out / run) for run in row.runs) for row in rows if row.runs}
     whole = next((flops for run in read.get("fixed", ()) if (flops := run.final("flops"))), None)

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from growthring.compare.labels import Box, place
-from growthring.compare.rows import Row
+from growthring.compare.standings import Standing
 from growthring.compare.table import by_loss
-from growthring.report import Spread
 from growthring.report.charts import x_axis_parts
 from growthring.report.colours import line_styles, variables
 from growthring.report.markup import tag, text
 from growthring.report.scales import Scale, fit, tick_labels
+from growthring.runs import Spread
 
 _WIDTH, _HEIGHT, _GAP = 520, 400, 30
 _TOP, _BOTTOM = 44, _HEIGHT - 46
@@ -42,7 +42,7 @@ class Point:
     epochs: int
 
 
-def plot(rows: Sequence[Row], clock: str = "wall") -> str:
+def plot(rows: Sequence[Standing], clock: str = "wall") -> str:
     """Returns the SVG: quality over FLOPs and over seconds, both costs in % of `fixed`.
 
     Bars are deviations over seeds. Fixed-size trainings of different lengths are joined by a line.

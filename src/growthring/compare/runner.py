@@ -12,12 +12,14 @@ import torch
 
 from growthring.checkpoint import CheckpointError, RunLock, RunLockedError, write_json
 from growthring.compare.checks import check_run
-from growthring.compare.rows import FAILED, damage_of
+from growthring.compare.standings import FAILED
 from growthring.errors import GrowthError
+from growthring.runs import RunFolder
+from growthring.runs.results import damage_of
 from growthring.train import Interrupted, Progress, Recipe, Trainer, TrainingError
 
 
-class Outcome(Enum):
+class Attempt(Enum):
     """What became of an attempt at a run."""
 
     TRAINED = "trained"
@@ -45,7 +47,7 @@ class Runner:
 
     def attempt(
         self, recipe: Recipe, folder: Path, title: str, source: dict[str, Any] | None
-    ) -> Outcome:
+    ) -> Attempt:
         """Brings a run to its end, if nobody else is at it.
 
         Args:
@@ -60,39 +62,39 @@ class Runner:
         try:
             claim.acquire()
         except RunLockedError:
-            return Outcome.ELSEWHERE
+            return Attempt.ELSEWHERE
         try:
             check_run(folder, recipe)
-            if (folder / "result.json").exists():
+            if RunFolder(folder).is_finished:
                 damage = damage_of(folder)
                 if damage is None:
-                    return Outcome.KEPT
+                    return Attempt.KEPT
                 self.progress.say(f"{folder / 'result.json'} {damage}; finishing the run again")
             if (folder / FAILED).exists():
                 if not self.retry:
-                    return Outcome.FAILED
+                    return Attempt.FAILED
                 (folder / FAILED).unlink()
             self.progress.say(title)
             return self._train(recipe, folder, source)
         finally:
             claim.release()
 
-    def _train(self, recipe: Recipe, folder: Path, source: dict[str, Any] | None) -> Outcome:
+    def _train(self, recipe: Recipe, folder: Path, source: dict[str, Any] | None) -> Attempt:
         try:
             trainer = Trainer(recipe, folder, progress=self.progress, source=source, **self.options)
-            if (folder / "config.json").exists():
+            if RunFolder(folder).is_run:
                 self._resume(trainer)
             trainer.fit()
         except RunLockedError:  # somebody resumed it with `growthring train`
-            return Outcome.ELSEWHERE
+            return Attempt.ELSEWHERE
         except (Interrupted, CheckpointError):  # a full disk would end every other run too
             raise
         except (GrowthError, torch.OutOfMemoryError) as error:
             self.progress.say(f"failed: {error}")
             folder.mkdir(parents=True, exist_ok=True)
             write_json(folder / FAILED, {"error": type(error).__name__, "message": str(error)})
-            return Outcome.FAILED
-        return Outcome.TRAINED
+            return Attempt.FAILED
+        return Attempt.TRAINED
 
     def _resume(self, trainer: Trainer) -> None:
         try:

@@ -6,27 +6,27 @@ from collections.abc import Callable, Sequence
 
 from growthring.compare.contenders import FIXED, MATCHED
 from growthring.compare.manifest import Manifest
-from growthring.compare.rows import Row
+from growthring.compare.standings import Standing
 from growthring.files.foreign import shown
-from growthring.report import Spread
-from growthring.report.summary import printable
+from growthring.runs import Spread
+from growthring.runs.texttable import aligned, printable
 
 NOTHING = "–"
 _LONGEST_STATE = 100
 
 
-def by_loss(rows: Sequence[Row]) -> bool:
+def by_loss(rows: Sequence[Standing]) -> bool:
     """Whether the quality is the test loss, as no run has an accuracy."""
     return all(row.accuracy is None for row in rows) and any(row.loss for row in rows)
 
 
-def cells(rows: Sequence[Row], clock: str = "wall") -> list[list[str]]:
+def cells(rows: Sequence[Standing], clock: str = "wall") -> list[list[str]]:
     """The table as texts, its head first; columns that would be empty are left out.
 
     A row has the accuracy in % with its deviation and number of seeds, FLOPs and seconds in % of `fixed`.
     """
     loss = by_loss(rows)
-    columns: list[tuple[str, Callable[[Row], str]]] = [
+    columns: list[tuple[str, Callable[[Standing], str]]] = [
         ("contender", lambda row: printable(row.name)),
         ("epochs", lambda row: NOTHING if row.epochs is None else str(row.epochs)),
         (
@@ -53,12 +53,12 @@ def cells(rows: Sequence[Row], clock: str = "wall") -> list[list[str]]:
     return [list(line) for line in zip(*kept, strict=True)]
 
 
-def format_table(rows: Sequence[Row], clock: str = "wall") -> str:
+def format_table(rows: Sequence[Standing], clock: str = "wall") -> str:
     """The table for the terminal.
 
-    >>> from growthring.report import Spread
+    >>> from growthring.runs import Spread
     >>> costs = [Spread(0.529), Spread(0.61, 0.02), Spread(31.0), None, None, None]
-    >>> row = Row(
+    >>> row = Standing(
     ...     *("paired", "", (), False, 30, 3, (0, 1, 2), ()), Spread(0.978, 0.002), None, *costs, ""
     ... )
     >>> print(format_table([row]))
@@ -66,18 +66,11 @@ def format_table(rows: Sequence[Row], clock: str = "wall") -> str:
     paired         30  97.80 ± 0.20  3     52.9  61.0 ± 2.0
     """
     lines = cells(rows, clock)
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     left = {0} | {i for i, title in enumerate(lines[0]) if title == "state"}
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if i in left else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    )
+    return aligned(lines, left)
 
 
-def markdown(rows: Sequence[Row], manifest: Manifest) -> str:
+def markdown(rows: Sequence[Standing], manifest: Manifest) -> str:
     """The table and its notes as Markdown."""
     lines = [[_inert(c).replace("|", "\\|") for c in line] for line in cells(rows, manifest.clock)]
     rule = ["---:" if title not in ("contender", "state") else "---" for title in lines[0]]
@@ -87,7 +80,7 @@ def markdown(rows: Sequence[Row], manifest: Manifest) -> str:
     return "\n".join([title, "", *table, "", *told, ""])
 
 
-def notes(rows: Sequence[Row], manifest: Manifest) -> list[str]:
+def notes(rows: Sequence[Standing], manifest: Manifest) -> list[str]:
     """What the numbers mean, and how the epochs of the matched trainings came about."""
     clock = "of the processor" if manifest.clock == "cpu" else "by the clock"
     found = [

@@ -29,7 +29,8 @@ def disagreement(
 ) -> tuple[Place, Any, Any] | None:
     """The number that makes the model compute something else than `twin`: its place, what it is, what it should be.
 
-    Whole numbers count if the forward pass depends on them. Other ones may have been changed on purpose (a
+    Whole numbers count if the forward pass depends on them and does not write them itself: a count of steps or
+    the length of a cache is what training left there. Other ones may have been changed on purpose (a
     temperature); they count if both are the same power of a width, as a factor is that follows it.
 
     Args:
@@ -54,7 +55,11 @@ def disagreement(
     if _same(own, run(twin)):
         return None
     powers = [(float(n) ** p, float(full) ** p) for n, full in sizes for p in POWERS]
+    places = [place for place, _, _ in differing]
+    written = _written(model, inputs, places) | _written(twin, inputs, places)
     for place, held, wanted in differing:
+        if place in written:
+            continue
         if isinstance(wanted, float):
             if any(_close(held, a) and _close(wanted, b) for a, b in powers):
                 return place, held, wanted
@@ -65,6 +70,20 @@ def disagreement(
         if not _same(own, run(changed)):
             return place, held, wanted
     return None
+
+
+def _written(model: nn.Module, inputs: ExampleInputs, places: Sequence[Place]) -> set[Place]:
+    """Those of some numbers that a forward pass changes, in one of the modes."""
+    found: set[Place] = set()
+    for training in (False, True):
+        copy = _copy(model)
+        before = {place: read(copy, place) for place in places}
+
+        def look(copy: nn.Module = copy, before: dict[Place, Any] = before) -> None:
+            found.update(place for place in places if read(copy, place) != before[place])
+
+        rehearse(copy, inputs, training, look=look)
+    return found
 
 
 def _close(a: float, b: float) -> bool:

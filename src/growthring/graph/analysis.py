@@ -21,6 +21,7 @@ from growthring.graph.fit import Fit
 from growthring.graph.follow import Attributes, Scaled
 from growthring.graph.groups import Law, Member, TensorSpec, WidthGroup, WidthGroups, describe
 from growthring.graph.places import Place
+from growthring.graph.reductions import CASTS, SHAPES, base_of
 from growthring.graph.rules import Walk
 from growthring.graph.rules.walk import Use
 from growthring.graph.scales import Scales
@@ -32,6 +33,11 @@ from growthring.graph.unify import Reason, Unifier
 # Names that stand for a module's weight: of normalised weights (by parametrization, by hook), of recurrent layers.
 _COMPUTED = re.compile(r"parametrizations\.(\w+)\.original\d*$|(weight\w*?)_v$")
 _LEAF = re.compile(r"weight|bias|(weight|bias)_(ih|hh|hr)(_l\d+)?(_reverse)?")
+# Operators that hand entries on, all or some of them, and do nothing with them.
+_PASSING = (
+    *CASTS, *SHAPES, "aten.slice", "aten.narrow", "aten.split", "aten.split_with_sizes", "aten.chunk",
+    "aten.tensor_split", "aten.unsafe_chunk", "aten.unsafe_split", "aten.t",
+)  # fmt: skip
 Heads = Literal["auto", "size", "count"]
 # Which widths move together: none, those of the layers of a stack, those whose sizes are equal somewhere, or all
 # in one proportion.
@@ -66,6 +72,7 @@ class Analysis:
         self._freeze_buffers()
         self._freeze_shared_magnitudes()
         self._freeze_dead_ties()
+        self._freeze_unused()
         self._freeze_named(patterns)
 
     def _join_sites(self) -> None:
@@ -114,11 +121,30 @@ class Analysis:
                 dead = [ref for ref in refs(axis) if ref.group not in written]
                 self.unifier.freeze(dead, Reason("parity", text))
 
-    def _freeze_buffers(self) -> None:
+    def _freeze_unused(self) -> None:
+        """Entries that the code cuts away on the example may be needed for other inputs (a table of positions)."""
+        used: set[int] = set()
+        for walk in self.walks:
+            tensors = walk.trace.parameters | walk.trace.buffers
+            taken = [v for op in walk.trace.ops if base_of(op) not in _PASSING for v in op.inputs()]
+            for value in (*taken, *walk.trace.outputs):
+                axes = list(walk.infos[value].axes) if value in walk.infos else []
+                axes += [a for use in self.uses.get(tensors.get(value, ""), ()) for a in use.axes]
+                used.update(ref.group for a in axes for ref in refs(self.unifier.resolve(a)))
         for name, (use, *_) in self.uses.items():
-            if use.kind == "buffer":
+            text = f"the example inputs do not reach these entries of '{name}', but others may"
+            for axis in use.axes:
+                rest = [ref for ref in refs(self.unifier.resolve(axis)) if ref.group not in used]
+                self.unifier.freeze(rest, Reason("unused", text))
+
+    def _freeze_buffers(self) -> None:
+        """Only running statistics have values that are known for new entries; a fixed projection has not."""
+        buffers = {name for walk in self.walks for name in walk.trace.buffers.values()}
+        for name, uses in self.uses.items():
+            if name in buffers and any(use.kind not in ("mean", "variance") for use in uses):
                 text = f"buffer '{name}' spans it, and nobody knows the values of new entries"
-                self.unifier.freeze(use.axes, Reason("buffer", text))
+                axes = [axis for use in uses for axis in use.axes]
+                self.unifier.freeze(axes, Reason("buffer", text))
 
     def _freeze_shared_magnitudes(self) -> None:
         """A magnitude changes with the width that its direction is read at; any other use of it would notice."""

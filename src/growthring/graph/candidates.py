@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from growthring.core.axes import Axis, refs, size, unsigned
+from growthring.core.axes import Axis, Fixed, refs, size, unsigned
 from growthring.graph.compare import Probe
 from growthring.graph.follow import Sizes, attribute_value
 from growthring.graph.places import (
@@ -16,6 +16,7 @@ from growthring.graph.places import (
     assign,
     exists,
     holder_of,
+    is_whole,
     leaves,
     read,
 )
@@ -55,10 +56,10 @@ def read_sizes(probe: Probe, constant: Iterable[Place] = ()) -> Candidates:
     for path, name in reads:
         value = read(probe.model, (path, name))
         for leaf, held in leaves(value, name):
-            sizes = (held,) if type(held) is int else held
+            sizes = (held,) if is_whole(held) else held
             if not isinstance(sizes, (tuple, list)) or not sizes:
                 continue
-            if not all(type(n) is int and n > 1 for n in sizes):
+            if not all(is_whole(n) for n in sizes) or max(sizes) < 2:
                 continue
             stored = holder_of(probe.model, (path, leaf))
             if stored in taken:
@@ -75,8 +76,10 @@ def read_sizes(probe: Probe, constant: Iterable[Place] = ()) -> Candidates:
 
 
 def _options(probe: Probe, seen: list[Axis], sizes: tuple[int, ...]) -> list[Sizes]:
-    """Axes among `seen` that have these sizes; at least one of them changes."""
-    choices = [[a for a in seen if size(a, probe.full) == n] for n in sizes]
+    """Axes among `seen` that have these sizes; at least one of them changes. -1, 0 and 1 in a shape stay."""
+    choices: list[list[Axis]] = [
+        [a for a in seen if size(a, probe.full) == n] if n > 1 else [Fixed(n)] for n in sizes
+    ]
     moving = [[a for a in options if probe.changes(a)] for options in choices]
     if not any(moving) or not all(choices):
         return []

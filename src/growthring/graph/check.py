@@ -51,7 +51,14 @@ def check_trainable(model: nn.Module) -> None:
 
 def _check_module(where: str, module: nn.Module) -> None:
     kind, source = type(module).__name__, type(module).__module__
-    if hasattr(module, "_orig_mod"):
+    try:
+        is_compiled = hasattr(module, "_orig_mod")
+    except Exception as error:  # torch asks modules for names that they may not have, and so do we
+        raise UnsupportedModelError(
+            f"{where} ({kind}) raises {type(error).__name__} when asked for an attribute that it does not have. "
+            "Let its __getattr__ raise AttributeError."
+        ) from error
+    if is_compiled:
         raise UnsupportedModelError(
             f"{where} is already compiled: its graph is fixed to the present widths. Grow the plain "
             "module (model._orig_mod) and call torch.compile after each growth."

@@ -10,6 +10,7 @@ from torch.nn.utils.prune import BasePruningMethod
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
+from growthring.graph.results import output_tensors
 from growthring.graph.unify import Reason
 
 
@@ -17,10 +18,8 @@ def computed_tensors(model: nn.Module) -> Iterator[torch.Tensor]:
     """Tensors that modules hold and that are results of a computation; `copy.deepcopy` refuses them."""
     for module in model.modules():
         for value in vars(module).values():
-            # recurrent layers keep a list of all their weights
-            for item in value if isinstance(value, (list, tuple)) else (value,):
-                if isinstance(item, torch.Tensor) and not item.is_leaf:
-                    yield item
+            # recurrent layers keep a list of all their weights, hooks leave features in a dict
+            yield from (tensor for tensor in output_tensors(value) if not tensor.is_leaf)
 
 
 def refresh(model: nn.Module) -> None:

@@ -17,6 +17,7 @@ with. So does a float computed in `__init__` (`self.scale = d ** -0.5`).
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -36,7 +37,7 @@ from growthring.graph.candidates import (
 from growthring.graph.compare import Failure, Probe, compare, same_numbers
 from growthring.graph.follow import Scaled, Sizes
 from growthring.graph.groups import Law
-from growthring.graph.places import Place, read, steps_of_name
+from growthring.graph.places import Place, is_whole, read, steps_of_name
 from growthring.graph.rehearse import Rehearsal, innermost, other_inputs, rehearse, stray
 from growthring.graph.rules.walk import Walk
 from growthring.graph.skeleton import copy_with, empty_copy, named_tensors
@@ -142,14 +143,18 @@ def _crash(walk: Walk, twin: nn.Module, error: GrowthError) -> Failure:
 
 
 def _search(probe: Probe, candidates: Candidates) -> tuple[Fit, Failure | None]:
-    """Adds attributes of the failing module as long as the trace gets further."""
+    """Adds attributes of the failing module as long as the trace gets further; takes back what is in the way."""
     result = Fit(dict(probe.attributes))
     failure = _attempt(probe, result)
     trials = 0
     while failure is not None and trials < _MOST_TRIALS:
-        for extra in worth_trying(probe, failure.module, candidates, result.attributes):
+        known = result.attributes
+        more = worth_trying(probe, failure.module, candidates, known)
+        added = groups_of(probe, [p for p in candidates.options if p in known])
+        fewer = ({p: axes for p, axes in known.items() if p not in group} for group in added)
+        for attributes in itertools.chain(({**known, **extra} for extra in more), fewer):
             trials += 1
-            trial = Fit({**result.attributes, **extra})
+            trial = Fit(attributes)
             outcome = _attempt(probe, trial)
             if outcome is None or outcome.progress > failure.progress:
                 failure, result = outcome, trial
@@ -232,7 +237,7 @@ def _vary(probe: Probe, result: Fit, candidates: Candidates, runs: _Runs) -> Non
     if base.error or full.error:
         return
     held = [read(probe.model, place) for place in candidates.options]
-    beyond = max(n for h in held for n in ([h] if isinstance(h, int) else h))
+    beyond = max(n for h in held for n in ([h] if is_whole(h) else h))
     for alternatives in other_inputs(probe.inputs, beyond):
         for text, inputs in alternatives:
             other = runs.full(text, inputs)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -50,7 +51,9 @@ def attribute_value(held: Any, rule: Sizes | Scaled, widths: Mapping[int, int]) 
     sizes = [size(axis, widths) for axis in rule]
     if isinstance(held, (tuple, list)):
         return torch.Size(sizes) if isinstance(held, torch.Size) else type(held)(sizes)
-    return sizes[0] if len(sizes) == 1 else tuple(sizes)
+    if len(sizes) > 1:
+        return tuple(sizes)
+    return type(held)(sizes[0]) if isinstance(held, np.integer) else sizes[0]
 
 
 def follow_attributes(

@@ -8,6 +8,7 @@ token numbers and masks stay masks.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -43,17 +44,19 @@ def resized(
     return tree_unflatten([_repeat(t, list(wanted(t))) if _is_data(t) else t for t in leaves], tree)
 
 
-def redrawn(inputs: ExampleInputs, generator: torch.Generator) -> ExampleInputs:
+def redrawn(inputs: ExampleInputs, generator: torch.Generator, whole: bool = True) -> ExampleInputs:
     """The inputs with entries drawn from their own; a floating-point tensor of one value gets normal ones.
 
-    Masks (truth values, infinities) stay.
+    Masks (truth values, infinities) stay, and so do whole numbers unless `whole`.
 
     >>> drawn = redrawn(torch.tensor([1, 2, 2]), torch.Generator().manual_seed(0))
     >>> set(drawn.tolist()) <= {1, 2}
     True
     """
     leaves, tree = _leaves(inputs)
-    return tree_unflatten([_redraw(t, generator) if _is_data(t) else t for t in leaves], tree)
+    drawn = [_is_data(t) and (whole or t.is_floating_point() or t.is_complex()) for t in leaves]
+    pairs = zip(leaves, drawn, strict=True)
+    return tree_unflatten([_redraw(t, generator) if is_drawn else t for t, is_drawn in pairs], tree)
 
 
 def lengths(inputs: ExampleInputs) -> list[int]:
@@ -77,20 +80,35 @@ def fresh_inputs(
         generator: source of the entries.
         runs: whether the model takes an input.
     """
+    # whole numbers may have an order of their own (offsets, edges sorted by node); then they stay
+    for whole in (True, False):
+        draw = functools.partial(redrawn, generator=generator, whole=whole)
+        found = _fresh(inputs, draw, runs)
+        if found is not None:
+            return found
+    return inputs
+
+
+def _fresh(
+    inputs: ExampleInputs,
+    draw: Callable[[ExampleInputs], ExampleInputs],
+    runs: Callable[[ExampleInputs], bool],
+) -> ExampleInputs | None:
+    """The first that the model takes, the most different ones first; None if it takes none."""
     number = batch_size(inputs)
-    found = redrawn(inputs, generator)
+    found = draw(inputs)
     if number is None:
-        return found
-    larger = redrawn(resized(inputs, number + 1), generator)
-    if runs(larger):
+        return found if runs(found) else None
+    larger = draw(resized(inputs, number + 1))
+    if has_run := runs(larger):
         found, number = larger, number + 1
     for factor in (2.0, 0.5):
         for n in lengths(inputs):
             other = int(n * factor)
-            changed = redrawn(resized(inputs, number, {n: other}), generator)
+            changed = draw(resized(inputs, number, {n: other}))
             if other > 1 and runs(changed):
                 return changed
-    return found
+    return found if has_run or runs(found) else None
 
 
 def _leaves(inputs: ExampleInputs) -> tuple[list[Any], Any]:

@@ -99,7 +99,7 @@ class Trace:
     def signature(self) -> list[Any]:
         """The operators, their arguments and shapes, without what train mode changes in torch's own layers.
 
-        Two traces with one signature run the same operators on the same values.
+        Two traces with one signature run the same operators on the same values, called from the same places.
         """
         numbers: dict[Value, int] = {}
         fresh = itertools.count()
@@ -128,7 +128,7 @@ class Trace:
             tensors = (
                 tuple(op.inputs()) if op.name.startswith(_MODAL) else (op.args, *op.kwargs.items())
             )
-            result.append((op.name, op.module, visit(tensors), visit(op.outputs)))
+            result.append((op.name, op.module, op.site, visit(tensors), visit(op.outputs)))
         return [*result, visit(self.outputs), visit(list(self.left)), tuple(self.left.values())]
 
     @cached_property

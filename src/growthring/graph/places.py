@@ -15,6 +15,7 @@ import types
 from collections.abc import Iterator, MutableMapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -48,6 +49,15 @@ def is_settings(value: Any) -> bool:
         return False
     is_plain_tuple = isinstance(value, tuple) and not hasattr(value, "_fields")
     return not is_plain_tuple and bool(hasattr(value, "__dict__") or list(stored_names(value)))
+
+
+def is_whole(value: Any) -> bool:
+    """Whether something is a whole number; `numpy.prod` gives one of numpy's, and truth values are none.
+
+    >>> is_whole(4), is_whole(np.prod((2, 2))), is_whole(True), is_whole(4.0)
+    (True, True, False, False)
+    """
+    return type(value) is int or isinstance(value, np.integer)
 
 
 def stored_names(holder: Any) -> Iterator[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -89,8 +89,12 @@ def rehearse(
     inputs: ExampleInputs,
     training: bool = False,
     outputs: Sequence[str] | None = None,
+    look: Callable[[], None] | None = None,
 ) -> Rehearsal:
-    """Runs a model on fake tensors. The model is used up: pass a copy that shares nothing but tensors."""
+    """Runs a model on fake tensors. The model is used up: pass a copy that shares nothing but tensors.
+
+    `look` is called after the pass, before what it changed is put back.
+    """
     args, kwargs = split_inputs(inputs)
     paths = {id(module): path for path, module in model.named_modules()}
     recorder = _Recorder(paths)
@@ -100,6 +104,8 @@ def rehearse(
             for context in (*contexts, FakeTensorMode(allow_non_fake_inputs=True), recorder):
                 stack.enter_context(context)
             found = output_tensors(model(*args, **kwargs), outputs)
+            if look is not None:
+                look()
             shapes = tuple(tuple(t.shape) for t in found)
     except Exception as error:  # whatever the model's code or torch raises
         text = (str(error).strip().splitlines() or [type(error).__name__])[0]
@@ -136,7 +142,7 @@ def other_inputs(inputs: ExampleInputs, beyond: int) -> Iterator[list[tuple[str,
         for sizes in (longer, shorter):
             alternatives = []
             for m in dict.fromkeys(sizes):
-                if m < 1 or m == n:
+                if m < 2 or m == n:  # an axis of one entry is broadcast, and einsum leaves it out
                     continue
                 for everywhere in (False, True):  # masks have the length on several axes
                     chosen = [

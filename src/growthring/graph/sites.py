@@ -1,17 +1,20 @@
 """Call sites: where in a model's code a statistic over an axis is taken.
 
 A norm that code calls as a function has no name. What identifies it is the chain of instructions
-that leads from the forward of the innermost module to the call: the same in every turn of a loop and
-for every input, and different for two calls on one line. The trace notes the site of every reduction
-it sees; while a fade lasts the same chain is taken at run time to find it again.
+that leads from the forward of the innermost module to the call: the same in every turn of a loop, at every
+depth of a recursion and for every input, and different for two calls on one line. The trace notes the site
+of every reduction it sees; while a fade lasts the same chain is taken at run time to find it again.
 """
 
 from __future__ import annotations
 
+import dis
 import functools
+import itertools
 import os
+import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any
@@ -35,6 +38,7 @@ REDUCTIONS: dict[Callable[..., Any], str] = {
     F.group_norm: "group_norm", torch.group_norm: "group_norm",
 }  # fmt: skip
 META = "growthring_site"
+_COMPREHENSION = re.compile(r"(\.<locals>\.<(genexpr|listcomp|setcomp|dictcomp)>)+$")
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _HERE = os.path.dirname(os.path.dirname(__file__))
@@ -77,8 +81,26 @@ class Site:
 
     @property
     def name(self) -> str:
-        """The same in every process that runs this code."""
-        return " > ".join(reversed(self.parts))
+        """The same in every process that runs this code.
+
+        Of a function that calls itself, only the innermost call counts: how deep it goes depends on the input.
+        """
+        runs = itertools.groupby(self.parts, key=_function)
+        kept = [part for function, parts in runs for part in _innermost(function, parts)]
+        return " > ".join(reversed(kept))
+
+
+def _function(part: str) -> str:
+    """The function of a frame; of a comprehension, the function that it is written in."""
+    return _COMPREHENSION.sub("", part.partition("+")[0])
+
+
+def _innermost(function: str, parts: Iterable[str]) -> Iterator[str]:
+    """The innermost call of a function among its calls of itself, with the comprehensions that it is in."""
+    for part in parts:
+        yield part
+        if part.partition("+")[0] == function:
+            break
 
 
 def entered(owner: nn.Module, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -97,6 +119,23 @@ _ENTERED, _RESUMED = entered.__code__, resumed.__code__
 @functools.lru_cache(maxsize=4096)
 def _is_machinery(filename: str) -> bool:
     return filename.startswith(_MACHINERY)
+
+
+@functools.lru_cache(maxsize=4096)
+def _instruction(code: CodeType, offset: int) -> int:
+    """Where the instruction at an offset begins.
+
+    Once it has run a few times, the interpreter specialises code: a frame may then stand on the cache behind an
+    instruction, or (in Python 3.11) on the PRECALL in front of a CALL.
+    """
+    found, is_precall = offset, False
+    for op in dis.get_instructions(code):
+        if op.offset > offset and not is_precall:
+            break
+        found, is_precall = op.offset, op.opname == "PRECALL"
+        if found > offset:
+            break
+    return found
 
 
 def _forward_code(cls: type) -> CodeType | None:
@@ -130,7 +169,8 @@ def call_site(frame: FrameType | None) -> Site | None:
         if not _is_machinery(filename):
             # instructions of torch's own code change with its version
             is_torchs = filename.startswith(_TORCH)
-            parts.append(code.co_qualname if is_torchs else f"{code.co_qualname}+{frame.f_lasti}")
+            name = code.co_qualname
+            parts.append(name if is_torchs else f"{name}+{_instruction(code, frame.f_lasti)}")
             codes.append(code)
         elif filename == _CHECKPOINT:
             checkpoints.append((frame, len(parts)))

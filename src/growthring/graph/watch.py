@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from growthring.graph.places import is_settings, stored_names
+from growthring.graph.places import is_settings, is_whole, stored_names
 
 _DEEPEST = 3
-_KINDS = (int, list, tuple, dict, torch.Size)
+_KINDS = (list, tuple, dict, torch.Size)
 
 
 @contextlib.contextmanager
@@ -33,7 +33,7 @@ def watch_reads(model: nn.Module, reads: set[tuple[str, str]]) -> Iterator[None]
     def watched(cls: type) -> type:
         def __getattribute__(self: Any, name: str) -> Any:
             value = cls.__getattribute__(self, name)  # type: ignore[call-arg]
-            counts = type(value) in _KINDS or id(value) in opaque
+            counts = type(value) in _KINDS or is_whole(value) or id(value) in opaque
             if counts and id(self) in places and not name.startswith("__"):
                 found = places[id(self)]
                 # A config object is shared by many modules: only the one whose code reads it counts.

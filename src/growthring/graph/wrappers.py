@@ -21,6 +21,13 @@ def check_sharded(model: nn.Module) -> None:
         if kind is not None:
             where = f"'{path}'" if path else "the model"
             raise UnsupportedModelError(f"{where} is sharded by {kind}. {_WAY_OUT}")
+        if _is_replicated(module):
+            where = f"'{path}'" if path else "the model"
+            raise UnsupportedModelError(
+                f"{where} is replicated by torch.distributed's replicate(), which cannot be renewed after a growth "
+                "and would not average gradients any more. Wrap the model in DistributedDataParallel instead, "
+                "again after each growth."
+            )
     for name, parameter in model.named_parameters():
         kind = type(parameter).__name__
         tensor: Any = parameter
@@ -72,6 +79,15 @@ def _sharding_of(kind: type) -> str | None:
     if (True, "FullyShardedDataParallel") in names:
         return "FullyShardedDataParallel"
     return "fully_shard" if (True, "FSDPModule") in names else None
+
+
+def _is_replicated(module: nn.Module) -> bool:
+    """Whether hooks of a module lead through a DistributedDataParallel that nobody calls."""
+    holders = [type(getattr(hook, "__self__", None)) for hook in module._forward_pre_hooks.values()]
+    return any(
+        kind.__module__.startswith("torch.distributed") and kind.__name__ == "_ReplicateState"
+        for kind in holders
+    )
 
 
 def _live_wrappers(model: nn.Module) -> list[nn.Module]:

@@ -15,9 +15,9 @@ from growthring.errors import GrowthStepError, InputError
 from growthring.graph.agree import disagreement
 from growthring.graph.groups import TensorSpec
 from growthring.graph.skeleton import named_tensors
+from growthring.optim.firststate import check_plain
 from growthring.optim.geometry import ParameterRings
 from growthring.optim.held import held_optimizers
-from growthring.optim.newborn import check_plain
 from growthring.planning.plan import Plan
 
 Optimizers = torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None
@@ -106,10 +106,11 @@ def check_optimizers(model: nn.Module, optimizer: Any) -> list[torch.optim.Optim
     return [o for o in optimizers if id(o) not in inner] + list(inner.values())
 
 
-def averaged_modules(averages: Any, plan: Plan, stage: int) -> list[nn.Module]:
+def averaged_modules(averages: Any, model: nn.Module, plan: Plan, stage: int) -> list[nn.Module]:
     """The modules of averages of the model (`AveragedModel`, or a plain copy that a user averages in)."""
     given = [averages] if isinstance(averages, nn.Module) else list(averages or [])
-    modules = []
+    modules: list[nn.Module] = []
+    taken = {id(p) for p in model.parameters()}
     for one in given:
         if not isinstance(one, nn.Module):
             raise InputError(f"averages holds a {type(one).__name__}, not a module.")
@@ -119,6 +120,13 @@ def averaged_modules(averages: Any, plan: Plan, stage: int) -> list[nn.Module]:
                 f"an average has the shapes of stage {find_stage(module, plan)}, the model those of "
                 f"stage {stage}. Make it from the model: AveragedModel(model)."
             )
+        own = {id(p) for p in module.parameters()}
+        if own & taken:
+            raise InputError(
+                "an average shares parameters with the model, or with another average: they would grow twice. "
+                "Make each from the model: AveragedModel(model)."
+            )
+        taken |= own
         modules.append(module)
     return modules
 

@@ -36,7 +36,7 @@ from growthring.methods.base import Batch, Loss
 from growthring.methods.magnitudes import following_magnitudes
 from growthring.optim.base import RingOptimizer
 from growthring.optim.state import Grown, Regrow, drop_state, grow_state
-from growthring.optim.wrap import book_of
+from growthring.optim.wrap import ring_rates_of
 from growthring.planning.plan import Plan
 
 Batches = Iterable[Batch] | Callable[[int], Iterable[Batch]]
@@ -124,7 +124,7 @@ class Grower:
         )
         for t in range(1, stage + 1):
             self.rings.append(plan.stage_widths[t])
-        averaged = averaged_modules(averages, plan, stage)
+        averaged = averaged_modules(averages, model, plan, stage)
         self._body = Body(model, plan)
         self._averages = [Body(module, plan) for module in averaged]
         self._trials: list[Trial] = []
@@ -330,11 +330,11 @@ class Grower:
         """Tells the optimizers the rings."""
         rings = parameter_rings(self.model, self.plan, self.rings)
         for optimizer in self.optimizers:
-            book = book_of(optimizer)
+            ring_rates = ring_rates_of(optimizer)
             if isinstance(optimizer, RingOptimizer):
                 optimizer.bind_rings(rings)
-            elif book is not None:
-                book.bind(rings)
+            elif ring_rates is not None:
+                ring_rates.bind(rings)
 
     def _grow_optimizers(
         self,

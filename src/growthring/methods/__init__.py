@@ -16,9 +16,9 @@ from growthring.methods.base import (
 )
 from growthring.methods.firefly import FireFly as FireFly, FireFlySplit as FireFlySplit
 from growthring.methods.gradmax import GradMax as GradMax
-from growthring.methods.naive import Random as Random
 from growthring.methods.net2net import Net2Net as Net2Net
 from growthring.methods.paired import Paired as Paired
+from growthring.methods.random import Random as Random
 from growthring.methods.splitting import Splitting as Splitting
 
 METHODS: dict[str, type[GrowthMethod]] = {

@@ -21,7 +21,7 @@ from growthring.errors import InputError
 from growthring.graph.groups import TensorSpec, WidthGroups
 from growthring.graph.trace import split_inputs
 from growthring.methods.net2net import refuse_tied
-from growthring.methods.twins import searching_twin
+from growthring.methods.trialcopies import searching_copy
 from growthring.planning.plan import Plan
 
 _CONVOLUTIONS = {
@@ -175,7 +175,7 @@ def understood_calls(method: str, plan: Plan, model: nn.Module) -> dict[str, lis
             raise refuse(
                 f"the units of '{names[odd[0]]}' are contracted with each other (attention, tied weights)"
             )
-    twin = searching_twin(model)
+    twin = searching_copy(model)
     witness = Witness(groups, twin, growing)
     arguments, named = split_inputs(plan.inputs_for(model))
     with torch.no_grad(), witness:

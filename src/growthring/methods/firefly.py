@@ -36,7 +36,7 @@ from growthring.methods.copies import (
 )
 from growthring.methods.rescale import transfer
 from growthring.methods.search import Search, check_positive, rmsprop, uniform
-from growthring.methods.twins import searching_twin, widened_twin
+from growthring.methods.trialcopies import searching_copy, widened_copy
 from growthring.methods.units import Units
 from growthring.planning.plan import Plan
 
@@ -82,16 +82,16 @@ class FireFlySplit:
         search, step = Search(job), job.step
         if not step.growing:
             return CopyGrowth(step, transfer(step, job.tensors), UnitMap({}))
-        nursery = Nursery(job, self)
+        candidates = CandidateUnits(job, self)
         steps = search.over(
-            self.steps, lambda x, y: nursery.descend(search, x, y), check=nursery.check
+            self.steps, lambda x, y: candidates.descend(search, x, y), check=candidates.check
         )
         search.over(
-            self.score_steps or max(1, steps // 4), lambda x, y: nursery.score(search, x, y)
+            self.score_steps or max(1, steps // 4), lambda x, y: candidates.score(search, x, y)
         )
         sources, offsets = {}, {}
         for g in step.growing:
-            width, scores = step.before[g], nursery.units.part(nursery.scores, g)
+            width, scores = step.before[g], candidates.units.part(candidates.scores, g)
             splits, new = scores[:width], scores[width:]
             if self.adds:
                 sources[g] = _best(splits, new, step.after[g])
@@ -102,9 +102,9 @@ class FireFlySplit:
             step,
             transfer(step, job.tensors),
             UnitMap(sources),
-            nursery.directions,
+            candidates.directions,
             offsets,
-            nursery.candidates() if self.adds else None,
+            candidates.new_units() if self.adds else None,
             search.cost,
             change="split units move by what the search found, so the function changes",
         )
@@ -128,7 +128,7 @@ def _best(splits: Tensor, new: Tensor, width: int) -> Tensor:
     return torch.cat([torch.arange(old), order[: width - old]])
 
 
-class Nursery:
+class CandidateUnits:
     """The candidates of one growth, in a twin of the model that has them all.
 
     Attributes:
@@ -142,7 +142,7 @@ class Nursery:
         self._job, self._method = job, method
         after = step.after if method.adds else step.before
         self._widening = Step(step.plan, step.before, after, "off")
-        self._twin = self._grown() if method.adds else searching_twin(job.model)
+        self._twin = self._grown() if method.adds else searching_copy(job.model)
         self.units = Units(after, step.growing)
         is_new = [torch.arange(after[g]) >= step.before[g] for g in step.growing]
         self._is_new = torch.cat(is_new)
@@ -201,7 +201,7 @@ class Nursery:
             new = torch.where(is_new_column & is_new_row, torch.zeros_like(new), new)
             place_old(old, new, layouts, 1.0)
             tensors[name] = new
-        return widened_twin(job, step, tensors)
+        return widened_copy(job, step, tensors)
 
     def check(self, inputs: Any) -> None:
         """Raises where the model cannot be run in branches."""
@@ -234,7 +234,7 @@ class Nursery:
             (gradient,) = torch.autograd.grad(loss, gates)
         self.scores += gradient.double().cpu()
 
-    def candidates(self) -> Candidates:
+    def new_units(self) -> Candidates:
         """The twin's weights, which hold the new units."""
         parameters = dict(self._twin.named_parameters())
         specs = self._job.step.plan.groups.specs

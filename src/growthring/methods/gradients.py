@@ -18,7 +18,7 @@ from growthring.methods.base import Job
 from growthring.methods.contractions import Call
 from growthring.methods.paths import Path, Taps, find_paths
 from growthring.methods.search import Search
-from growthring.methods.unborn import unborn_twin
+from growthring.methods.silent import silent_copy
 
 _EXACT = 1024  # largest smaller side of a matrix that is decomposed as a whole
 
@@ -52,7 +52,7 @@ def gradient_matrices(
         twin: of the model, in eval mode.
         examples: how many to take M over.
     """
-    paths = find_paths(job, unborn_twin(job))
+    paths = find_paths(job, silent_copy(job))
     blocks: dict[tuple[int, str, str], Tensor] = {}
 
     def add(inputs: Any, targets: Any) -> None:

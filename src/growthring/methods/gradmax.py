@@ -38,8 +38,8 @@ from growthring.methods.gradients import Reader, gradient_matrices, leading_vect
 from growthring.methods.paths import find_paths
 from growthring.methods.rescale import transfer
 from growthring.methods.search import Search, check_positive
-from growthring.methods.twins import present_step, searching_twin
-from growthring.methods.unborn import UnbornGrowth, columns, unborn_twin
+from growthring.methods.silent import SilentGrowth, columns, silent_copy
+from growthring.methods.trialcopies import present_step, searching_copy
 from growthring.planning.plan import Plan
 
 
@@ -92,16 +92,16 @@ class GradMax:
         if step is not None:
             job = Job(step, model, named_tensors(model), torch.Generator().manual_seed(0))
             _refuse_offset(job)
-            find_paths(job, unborn_twin(job))
+            find_paths(job, silent_copy(job))
 
     def grow(self, job: Job) -> Growth:
         """Takes M of every group and its leading singular vectors."""
         step = job.step
         factors = transfer(step, job.tensors)
         if not step.growing:
-            return UnbornGrowth(step, factors)
+            return SilentGrowth(step, factors)
         search = Search(job)
-        matrices = gradient_matrices(job, search, searching_twin(job.model), self.examples)
+        matrices = gradient_matrices(job, search, searching_copy(job.model), self.examples)
         vectors: dict[tuple[str, int], Tensor] = {}
         notes = []
         for group, (matrix, readers) in matrices.items():
@@ -116,7 +116,7 @@ class GradMax:
             parts = found.split([reader.size for reader in readers], 1) if readers else ()
             for reader, part in zip(readers, parts, strict=True):
                 vectors[reader.spec.name, group] = part.reshape(count, *reader.shape)
-        return UnbornGrowth(step, factors, vectors, search.cost, notes=tuple(notes))
+        return SilentGrowth(step, factors, vectors, search.cost, notes=tuple(notes))
 
 
 def _is_several(axis: Axis, growing: set[int], widths: Mapping[int, int]) -> bool:
@@ -144,7 +144,7 @@ def _refuse_offset(job: Job) -> None:
     with torch.no_grad():
         before, after = (
             output_tensors(twin(*arguments, **named))
-            for twin in (searching_twin(job.model), unborn_twin(job))
+            for twin in (searching_copy(job.model), silent_copy(job))
             for arguments, named in [split_inputs(job.step.plan.inputs_for(job.model))]
         )
     for a, b in zip(before, after, strict=True):

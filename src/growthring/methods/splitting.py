@@ -32,7 +32,7 @@ from growthring.methods.copies import CopyGrowth, UnitMap, split_map, split_offs
 from growthring.methods.curvature import smoothed
 from growthring.methods.rescale import transfer
 from growthring.methods.search import Search, check_positive, rmsprop, uniform
-from growthring.methods.twins import searching_twin
+from growthring.methods.trialcopies import searching_copy
 from growthring.methods.units import Units
 from growthring.planning.plan import Plan
 
@@ -100,7 +100,7 @@ class Directions:
 
     def __init__(self, job: Job, method: Splitting) -> None:
         specs = job.step.plan.groups.specs
-        self._twin = searching_twin(job.model)
+        self._twin = searching_copy(job.model)
         self.units = Units(job.step.before, job.step.growing)
         parameters = dict(self._twin.named_parameters())
         self._offsets: dict[str, Tensor] = {}

@@ -129,7 +129,7 @@ class Adam(RingOptimizer, torch.optim.Adam):
         batch, decay = self._batch(params), group["weight_decay"]
         rates = self._factors(group, params) * group["lr"]
         torch._foreach_add_(steps, torch.tensor(1.0))
-        table = [ages(self.state[p], self._book.num_rings) for p in params]
+        table = [ages(self.state[p], self._ring_rates.num_rings) for p in params]
         first = corrections(beta1, table, rates)
         second = corrections(beta2, table, rates).sqrt_()
         originals, params = params, list(map(as_real, params))
@@ -138,7 +138,7 @@ class Adam(RingOptimizer, torch.optim.Adam):
         if group["maximize"]:
             grads = list(torch._foreach_neg(grads))
         if decay != 0 and group["decoupled_weight_decay"]:
-            if any(self._book.has_factors(group, p) for p in originals):
+            if any(self._ring_rates.has_factors(group, p) for p in originals):
                 batch.mul_(params, 1 - rates * decay)
             else:
                 torch._foreach_mul_(params, 1 - group["lr"] * decay)

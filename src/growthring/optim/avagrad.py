@@ -12,9 +12,9 @@ from torch.optim.optimizer import ParamsT
 from growthring.errors import InputError
 from growthring.optim.ages import ages, corrections
 from growthring.optim.base import RingOptimizer
-from growthring.optim.book import buckets
 from growthring.optim.geometry import as_real
 from growthring.optim.options import RingOptions
+from growthring.optim.ringrates import buckets
 
 
 class AvaGrad(RingOptimizer, Optimizer):
@@ -89,11 +89,11 @@ class AvaGrad(RingOptimizer, Optimizer):
     def _step(self, group: dict[str, Any], params: list[Tensor]) -> None:
         """Parameters of one device and type. Without rings each is one ring: the same formula."""
         beta1, beta2 = group["betas"]
-        batch, factors = self._book.batch(params), self._book.factors(group, params)
+        batch, factors = self._ring_rates.batch(params), self._ring_rates.factors(group, params)
         grads = [as_real(p.grad) for p in params if p.grad is not None]
         states = [self.state[p] for p in params]
         torch._foreach_add_([s["step"] for s in states], torch.tensor(1.0))
-        table = [ages(s, self._book.num_rings) for s in states]
+        table = [ages(s, self._ring_rates.num_rings) for s in states]
         values = list(map(as_real, params))
         means = [as_real(s["exp_avg"]) for s in states]
         squares = [as_real(s["exp_avg_sq"]) for s in states]

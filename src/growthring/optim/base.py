@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from growthring.errors import InputError
-from growthring.optim.book import RingBook, buckets
 from growthring.optim.geometry import ParameterRings, RingBatch
 from growthring.optim.options import (
     DEFAULTS,
@@ -20,6 +19,7 @@ from growthring.optim.options import (
     loaded_groups,
     saved_groups,
 )
+from growthring.optim.ringrates import RingRates, buckets
 
 
 class RingOptimizer(Optimizer):
@@ -43,7 +43,7 @@ class RingOptimizer(Optimizer):
             for name, value in options.items():
                 group.setdefault(name, value)
             check_options(group)
-        self._book = RingBook(self)
+        self._ring_rates = RingRates(self)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As torch's; the group may bring ring options of its own."""
@@ -52,7 +52,7 @@ class RingOptimizer(Optimizer):
         super().add_param_group(param_group)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_book": self._book}
+        return {**super().__getstate__(), "_ring_rates": self._ring_rates}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -93,7 +93,7 @@ class RingOptimizer(Optimizer):
                         f"cannot know rings. Leave {name} out, or use torch.optim.{type(self).__name__} "
                         "with the Grower, which then only carries its state."
                     )
-        self._book.bind(rings)
+        self._ring_rates.bind(rings)
 
     # Diagnostics.
 
@@ -112,15 +112,15 @@ class RingOptimizer(Optimizer):
         >>> len(optimizer.rate_factors()["0.weight"])
         2
         """
-        return self._book.rate_factors()
+        return self._ring_rates.rate_factors()
 
     def weight_norms(self) -> dict[str, Tensor]:
         """The Frobenius norm of each ring of each parameter, by name."""
-        return self._book.weight_norms()
+        return self._ring_rates.weight_norms()
 
     def gradient_norms(self) -> dict[str, Tensor]:
         """The norm of each ring's gradient, by name, for parameters that have one."""
-        return self._book.gradient_norms()
+        return self._ring_rates.gradient_norms()
 
     # Saving and loading.
 
@@ -128,7 +128,7 @@ class RingOptimizer(Optimizer):
         """As torch's, with the births of the rings and the rates so far under "rings"."""
         state = super().state_dict()
         saved_groups(state["param_groups"])
-        return {**state, "rings": self._book.state_dict()}
+        return {**state, "rings": self._ring_rates.state_dict()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """As torch's; also takes a state_dict of the torch counterpart.
@@ -137,18 +137,18 @@ class RingOptimizer(Optimizer):
             InputError: it is of other widths or another number of rings; nothing is changed then.
         """
         rings = state_dict.get("rings")
-        self._book.check_state(state_dict)
+        self._ring_rates.check_state(state_dict)
         groups = loaded_groups(self.param_groups, list(state_dict["param_groups"]))
         super().load_state_dict({"state": state_dict["state"], "param_groups": groups})
         if rings is not None:
-            self._book.load_state_dict(rings)
+            self._ring_rates.load_state_dict(rings)
 
     # For `step` of the subclasses.
 
     def _is_ringed(self, group: Mapping[str, Any], parameter: Tensor) -> bool:
-        book = self._book
-        return book.has_factors(group, parameter) or (
-            self._rings_have_state and book.has_rings(parameter)
+        ring_rates = self._ring_rates
+        return ring_rates.has_factors(group, parameter) or (
+            self._rings_have_state and ring_rates.has_rings(parameter)
         )
 
     def _check_gradients(self) -> None:
@@ -159,7 +159,7 @@ class RingOptimizer(Optimizer):
                     continue
                 if not self._takes_sparse or self._is_ringed(group, p):
                     raise InputError(
-                        f"'{self._book.rings_of(p).name}' has a sparse gradient, and "
+                        f"'{self._ring_rates.rings_of(p).name}' has a sparse gradient, and "
                         f"{type(self).__name__} (or a rate for each ring) needs a dense one. Use "
                         "sparse=False, or torch's SGD or SparseAdam with the Grower."
                     )
@@ -167,24 +167,24 @@ class RingOptimizer(Optimizer):
     def _begin(self) -> None:
         """Before a step; nothing has been changed if it raises."""
         self._check_gradients()
-        if not self._book:
+        if not self._ring_rates:
             return
-        self._book.tick()
+        self._ring_rates.begin_step()
         for group in self.param_groups:
             if callable(
                 group["rate_adaptation"]
             ):  # a user's code may fail: better now than half-way
-                ringed = [p for p in group["params"] if self._book.has_factors(group, p)]
+                ringed = [p for p in group["params"] if self._ring_rates.has_factors(group, p)]
                 for parameters in buckets(ringed):
-                    self._book.factors(group, parameters)
+                    self._ring_rates.factors(group, parameters)
 
     def _end(self) -> None:
-        if self._book:
-            self._book.tock()
+        if self._ring_rates:
+            self._ring_rates.end_step()
 
     def _split(self, group: Mapping[str, Any], lists: Sequence[list[Any]]) -> _Split:
         """Parameters (the first of parallel lists) that have rings apart from those that have none."""
-        if not self._book:
+        if not self._ring_rates:
             return _Split(list(lists), [])
         ringed = [self._is_ringed(group, p) for p in lists[0]]
         plain = [
@@ -200,10 +200,10 @@ class RingOptimizer(Optimizer):
         return _Split(plain, parts)
 
     def _factors(self, group: Mapping[str, Any], parameters: Sequence[Tensor]) -> Tensor:
-        return self._book.factors(group, parameters)
+        return self._ring_rates.factors(group, parameters)
 
     def _batch(self, parameters: Sequence[Tensor]) -> RingBatch:
-        return self._book.batch(parameters)
+        return self._ring_rates.batch(parameters)
 
 
 class _Split:

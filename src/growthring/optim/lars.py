@@ -12,8 +12,8 @@ from torch.optim.optimizer import ParamsT
 
 from growthring.errors import InputError
 from growthring.optim.base import RingOptimizer
-from growthring.optim.book import buckets
 from growthring.optim.options import RingOptions
+from growthring.optim.ringrates import buckets
 from growthring.optim.sgd import momentum_updates
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, TypedDict
 
 from growthring.errors import InputError
-from growthring.optim.rules import Rule, check_rule
+from growthring.optim.rules import RateRule, check_rule
 
 
 class RingOptions(TypedDict, total=False):
@@ -27,7 +27,7 @@ class RingOptions(TypedDict, total=False):
             of it.
     """
 
-    rate_adaptation: Rule
+    rate_adaptation: RateRule
     output_rate: bool | None
     ring_schedule: Literal["shared", "own"]
     total_steps: int | None

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from growthring.errors import InputError
-from growthring.optim.wrap import book_of
+from growthring.optim.wrap import ring_rates_of
 
 QUANTITIES = ("rate_factor", "weight_norm", "gradient_norm")
 
@@ -47,8 +47,8 @@ class RingRecorder:
     def __init__(
         self, optimizer: Optimizer, every: int = 1, names: Sequence[str] | None = None
     ) -> None:
-        book = book_of(optimizer)
-        if book is None:
+        ring_rates = ring_rates_of(optimizer)
+        if ring_rates is None:
             raise InputError(
                 f"{type(optimizer).__name__} knows no rings. Use one of gr.optim, or "
                 "gr.optim.with_rings(optimizer, rate_adaptation=None)."
@@ -57,22 +57,22 @@ class RingRecorder:
             raise InputError(f"every={every!r} is not a number of steps.")
         if isinstance(names, str):
             raise InputError(f"names={names!r} is a string; pass a list of patterns.")
-        self._book, self._every, self._names = book, every, names
+        self._ring_rates, self._every, self._names = ring_rates, every, names
         self._records: list[tuple[int, dict[str, dict[str, Tensor]]]] = []
         self._handle = optimizer.register_step_pre_hook(self._record)
 
     @torch.no_grad()
     def _record(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        book = self._book
-        if not book or book.steps % self._every:
+        ring_rates = self._ring_rates
+        if not ring_rates or ring_rates.steps % self._every:
             return
-        found = (book.rate_factors(), book.weight_norms(), book.gradient_norms())
+        found = (ring_rates.rate_factors(), ring_rates.weight_norms(), ring_rates.gradient_norms())
         record: dict[str, dict[str, Tensor]] = {}
         for quantity, values in zip(QUANTITIES, found, strict=True):
             for name, value in values.items():
                 if self._names is None or any(fnmatch.fnmatch(name, p) for p in self._names):
                     record.setdefault(name, {})[quantity] = value
-        self._records.append((book.steps, record))
+        self._records.append((ring_rates.steps, record))
 
     def remove(self) -> None:
         """Stops recording."""

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from growthring.errors import InputError
 
-Rule = Literal["norm", "max"] | Callable[[Tensor], Tensor] | None
+RateRule = Literal["norm", "max"] | Callable[[Tensor], Tensor] | None
 
 
 def norm_rule(norms: Tensor) -> Tensor:
@@ -52,7 +52,7 @@ def check_rule(rule: Any) -> None:
         )
 
 
-def apply_rule(rule: Rule, norms: Tensor, names: Sequence[str]) -> Tensor:
+def apply_rule(rule: RateRule, norms: Tensor, names: Sequence[str]) -> Tensor:
     """Factors of several parameters' rings; 1, as without rings, where a rule has no sensible answer.
 
     A ring of norm 0 would not move at a rate of 0, and could never leave it; and norms that are not

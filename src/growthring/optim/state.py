@@ -21,8 +21,8 @@ from growthring.core.axes import Layout
 from growthring.core.widen import formatted, widen_constant
 from growthring.errors import GrowthStepError
 from growthring.optim.ages import born
+from growthring.optim.firststate import CannotTell, FirstState, first_state_of
 from growthring.optim.held import held_optimizers, refuse_hidden, tensors_in
-from growthring.optim.newborn import CannotTell, Newborn, newborn_state
 from growthring.optim.options import option
 
 Regrow = Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
@@ -78,7 +78,7 @@ def grow_state(
     copies: dict[str, dict[Tensor, Tensor]] = {}
     reset: list[str] = []
     for group in optimizer.param_groups:
-        newborns = _Newborns(optimizer, group)
+        first_states = _FirstStates(optimizer, group)
         for p in group["params"]:
             state, how = before.get(p), grown.get(p)
             if not state:
@@ -88,7 +88,7 @@ def grow_state(
                 continue
             try:
                 if how is not None or _is_shared(optimizer):
-                    after[p], found = _grow(optimizer, state, p, how, newborns)
+                    after[p], found = _grow(optimizer, state, p, how, first_states)
                     for key, value in found.items():
                         copies.setdefault(key, {})[p] = value
             except GrowthStepError as error:
@@ -141,20 +141,20 @@ def _is_shared(optimizer: Optimizer) -> bool:
     return hasattr(optimizer, "_numel_cache")
 
 
-class _Newborns:
+class _FirstStates:
     """What the optimizer gives to new parameters of a group, asked once for each number of axes."""
 
     def __init__(self, optimizer: Optimizer, group: dict[str, Any]) -> None:
         self.optimizer, self.group = optimizer, group
-        self._known: dict[tuple[int, torch.dtype], dict[str, Newborn] | CannotTell] = {}
+        self._known: dict[tuple[int, torch.dtype], dict[str, FirstState] | CannotTell] = {}
 
-    def __call__(self, parameter: Tensor) -> dict[str, Newborn] | CannotTell:
+    def __call__(self, parameter: Tensor) -> dict[str, FirstState] | CannotTell:
         if not parameter.dim():  # of a vector it shows which numbers are one for each entry
             parameter = parameter.detach()[None]
         key = (parameter.dim(), parameter.dtype)
         if key not in self._known:
             try:
-                self._known[key] = newborn_state(self.optimizer, self.group, parameter)
+                self._known[key] = first_state_of(self.optimizer, self.group, parameter)
             except CannotTell as error:
                 self._known[key] = error
         return self._known[key]
@@ -170,7 +170,7 @@ def _grow(
     state: Mapping[str, Any],
     parameter: Tensor,
     how: Grown | None,
-    newborns: _Newborns,
+    first_states: _FirstStates,
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The state of one parameter after the growth, and what of it are copies of the weights, as they were."""
     result, copies = dict(state), {}
@@ -182,59 +182,59 @@ def _grow(
             continue
         if value.dim() == 0 and (old_shape or how is None):
             continue
-        known = newborns(parameter)
+        known = first_states(parameter)
         if isinstance(known, CannotTell):
             raise _unknown(optimizer, key, how, f"cannot be asked of a new parameter ({known})")
-        newborn = known.get(key)
-        if newborn is None and value.numel() == 1:
+        first = known.get(key)
+        if first is None and value.numel() == 1:
             continue
-        if newborn is None or tuple(value.shape) != _shape(newborn, old_shape):
+        if first is None or tuple(value.shape) != _shape(first, old_shape):
             found = f"has shape {tuple(value.shape)}, the parameter {old_shape}"
             if tuple(value.shape) == old_shape:
                 found = "is no constant and no copy of the weights in a new parameter's first step"
             raise _unknown(optimizer, key, how, found)
         if how is None:
             continue
-        if newborn.fill is None:
+        if first.fill is None:
             copies[key] = value
         else:
-            result[key] = _widen(value, how, newborn, newborns.rescales)
+            result[key] = _widen(value, how, first, first_states.rescales)
     return result, copies
 
 
-def _shape(newborn: Newborn, shape: tuple[int, ...]) -> tuple[int, ...]:
+def _shape(first: FirstState, shape: tuple[int, ...]) -> tuple[int, ...]:
     if not shape:
         return ()
-    if newborn.is_flat:
+    if first.is_flat:
         return (math.prod(shape),)
-    return tuple(1 if axis is None else shape[axis] for axis in newborn.axes)
+    return tuple(1 if axis is None else shape[axis] for axis in first.axes)
 
 
-def _widen(value: Tensor, how: Grown, newborn: Newborn, rescale: bool) -> Tensor:
+def _widen(value: Tensor, how: Grown, first: FirstState, rescale: bool) -> Tensor:
     """State made of gradients, widened along the axes that it shares with the parameter."""
-    if newborn.is_flat:
-        shaped = replace(newborn, is_flat=False)
+    if first.is_flat:
+        shaped = replace(first, is_flat=False)
         return _widen(value.reshape(how.shape), how, shaped, rescale).flatten()
-    if rescale and newborn.degree and how.is_divided:
-        value = value / _along(how.divisor, newborn, value, how.shape) ** newborn.degree
+    if rescale and first.degree and how.is_divided:
+        value = value / _along(how.divisor, first, value, how.shape) ** first.degree
     if not how.shape:
         return value
     one = Layout(torch.zeros(1, dtype=torch.int64), *(torch.ones(1, dtype=torch.int64),) * 2)
-    layouts = [one if axis is None else how.layouts[axis] for axis in newborn.axes]
+    layouts = [one if axis is None else how.layouts[axis] for axis in first.axes]
     if not any(lay.grows for lay in layouts):
         return value
-    assert newborn.fill is not None
-    return formatted(widen_constant(value, layouts, newborn.fill), value)
+    assert first.fill is not None
+    return formatted(widen_constant(value, layouts, first.fill), value)
 
 
 def _along(
-    divisor: float | Tensor, newborn: Newborn, value: Tensor, shape: tuple[int, ...]
+    divisor: float | Tensor, first: FirstState, value: Tensor, shape: tuple[int, ...]
 ) -> float | Tensor:
     """The divisor on the axes of a state tensor; the mean over those that it has not."""
     if isinstance(divisor, float):
         return divisor
     full = divisor.to(value).expand(shape)
-    kept = [axis for axis in newborn.axes if axis is not None]
+    kept = [axis for axis in first.axes if axis is not None]
     gone = [axis for axis in range(len(shape)) if axis not in kept]
     full = full.mean(dim=gone) if gone else full
     return full.permute([sorted(kept).index(a) for a in kept]).reshape(value.shape)

@@ -12,9 +12,8 @@ from torch.optim import Optimizer
 
 from growthring.errors import InputError
 from growthring.optim.base import RingOptimizer
-from growthring.optim.book import RingBook, buckets
+from growthring.optim.firststate import CannotTell, check_plain, first_state_of
 from growthring.optim.geometry import as_real
-from growthring.optim.newborn import CannotTell, check_plain, newborn_state
 from growthring.optim.options import (
     RingOptions,
     check_options,
@@ -22,6 +21,7 @@ from growthring.optim.options import (
     loaded_groups,
     saved_groups,
 )
+from growthring.optim.ringrates import RingRates, buckets
 
 AnyOptimizer = TypeVar("AnyOptimizer", bound=Optimizer)
 
@@ -51,7 +51,7 @@ def with_rings(optimizer: AnyOptimizer, **rings: Unpack[RingOptions]) -> AnyOpti
             f"{type(optimizer).__name__} of gr.optim knows rings; pass it the options."
         )
     check_plain(optimizer)
-    if book_of(optimizer) is not None:
+    if ring_rates_of(optimizer) is not None:
         raise InputError(f"this {type(optimizer).__name__} has rings already.")
     options = complete(rings, {})
     for group in optimizer.param_groups:
@@ -69,10 +69,10 @@ def _check_formula(optimizer: Optimizer, group: dict[str, Any]) -> None:
     """Refuses an optimizer that keeps weights elsewhere: scaling what it moves here would not reach those."""
     for p in group["params"][:1]:
         try:
-            known = newborn_state(optimizer, group, p)
+            known = first_state_of(optimizer, group, p)
         except CannotTell:
             continue
-        copies = [key for key, newborn in known.items() if newborn.fill is None]
+        copies = [key for key, first in known.items() if first.fill is None]
         if copies:
             raise InputError(
                 f"{type(optimizer).__name__} keeps a copy of the weights ('{copies[0]}') that moves by a rule "
@@ -81,26 +81,26 @@ def _check_formula(optimizer: Optimizer, group: dict[str, Any]) -> None:
             )
 
 
-def book_of(optimizer: Optimizer) -> RingBook | None:
-    """The ring book of an optimizer that has one."""
-    book = getattr(optimizer, "_book", None)
-    return book if isinstance(book, RingBook) else None
+def ring_rates_of(optimizer: Optimizer) -> RingRates | None:
+    """The ring rates of an optimizer that has some."""
+    ring_rates = getattr(optimizer, "_ring_rates", None)
+    return ring_rates if isinstance(ring_rates, RingRates) else None
 
 
 class _Rescaler:
     """Hooks around `step`, `state_dict` and `load_state_dict` of an optimizer."""
 
     def __init__(self, optimizer: Optimizer) -> None:
-        self._book = RingBook(optimizer)
+        self._ring_rates = RingRates(optimizer)
         self._before: list[tuple[dict[str, Any], list[Tensor], list[Tensor], Tensor]] = []
         self._loaded: Mapping[str, Any] | None = None
         self._optimizer, self._add = optimizer, optimizer.add_param_group
         optimizer.add_param_group = self._add_group  # type: ignore[method-assign]
         optimizer.__deepcopy__ = self._copy  # type: ignore[attr-defined]
-        optimizer._book = self._book  # type: ignore[attr-defined]
-        optimizer.rate_factors = self._book.rate_factors  # type: ignore[attr-defined]
-        optimizer.weight_norms = self._book.weight_norms  # type: ignore[attr-defined]
-        optimizer.gradient_norms = self._book.gradient_norms  # type: ignore[attr-defined]
+        optimizer._ring_rates = self._ring_rates  # type: ignore[attr-defined]
+        optimizer.rate_factors = self._ring_rates.rate_factors  # type: ignore[attr-defined]
+        optimizer.weight_norms = self._ring_rates.weight_norms  # type: ignore[attr-defined]
+        optimizer.gradient_norms = self._ring_rates.gradient_norms  # type: ignore[attr-defined]
         optimizer.register_step_pre_hook(self._begin)
         optimizer.register_step_post_hook(self._end)
         optimizer.register_state_dict_post_hook(self._save)
@@ -111,26 +111,26 @@ class _Rescaler:
     def _begin(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """Keeps the ringed parameters and the factors that their values give."""
         self._before = []
-        if not self._book:
+        if not self._ring_rates:
             return
-        self._book.tick()
+        self._ring_rates.begin_step()
         for group in optimizer.param_groups:
-            ringed = [p for p in group["params"] if self._book.has_factors(group, p)]
+            ringed = [p for p in group["params"] if self._ring_rates.has_factors(group, p)]
             for params in buckets(ringed):
-                factors = self._book.factors(group, params)
+                factors = self._ring_rates.factors(group, params)
                 self._before.append((group, params, [p.detach().clone() for p in params], factors))
 
     @torch.no_grad()
     def _end(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if not self._book:
+        if not self._ring_rates:
             return
         for _, params, before, factors in self._before:
             values, old = list(map(as_real, params)), list(map(as_real, before))
             moved = list(torch._foreach_sub(old, values))
             torch._foreach_copy_(values, old)
-            self._book.batch(params).addcmul_(values, moved, factors)
+            self._ring_rates.batch(params).addcmul_(values, moved, factors)
         self._before = []
-        self._book.tock()
+        self._ring_rates.end_step()
 
     def _add_group(self, param_group: dict[str, Any]) -> None:
         check_options({**self._optimizer.defaults, **param_group})
@@ -138,17 +138,17 @@ class _Rescaler:
 
     def _save(self, optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
         saved_groups(state["param_groups"])
-        return {**state, "rings": self._book.state_dict()}
+        return {**state, "rings": self._ring_rates.state_dict()}
 
     def _check(self, optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
-        self._book.check_state(state)
+        self._ring_rates.check_state(state)
         self._loaded = state.get("rings")
         groups = loaded_groups(optimizer.param_groups, list(state["param_groups"]))
         return {"state": state["state"], "param_groups": groups}
 
     def _load(self, optimizer: Optimizer) -> None:
         if self._loaded is not None:
-            self._book.load_state_dict(self._loaded)
+            self._ring_rates.load_state_dict(self._loaded)
 
     def _copy(self, memo: dict[int, Any]) -> Optimizer:
         """copy.deepcopy of the optimizer: torch's leaves hooks out, so the copy gets its own."""
@@ -157,5 +157,5 @@ class _Rescaler:
             twin = copy.deepcopy(self._optimizer, memo)
         finally:
             self._optimizer.__dict__["__deepcopy__"] = hidden
-        _Rescaler(twin)._book.take(self._book, memo)
+        _Rescaler(twin)._ring_rates.take(self._ring_rates, memo)
         return twin

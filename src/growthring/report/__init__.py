@@ -1,13 +1,8 @@
-"""Reports on runs: a self-contained HTML page, and a table for the terminal."""
+"""Reports: self-contained HTML pages on runs; a page is a list of sections."""
 
-from growthring.report.page import (
+from growthring.report.page import Section as Section, page as page
+from growthring.report.report import (
     ReportError as ReportError,
     render as render,
     write_report as write_report,
-)
-from growthring.report.summary import (
-    Row as Row,
-    Spread as Spread,
-    format_table as format_table,
-    summary_table as summary_table,
 )

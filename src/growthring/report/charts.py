@@ -24,7 +24,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Axis:
+class ChartAxis:
     """What an axis shows; `cut` leaves that share of the smallest values below the chart."""
 
     title: str
@@ -38,8 +38,8 @@ class Axis:
 def line_chart(
     name: str,
     lines: Sequence[Line],
-    x: Axis,
-    y: Axis,
+    x: ChartAxis,
+    y: ChartAxis,
     boundaries: Sequence[tuple[float, str]] = (),
     size: tuple[int, int] = (520, 300),
 ) -> str:
@@ -50,7 +50,7 @@ def line_chart(
         boundaries: places on the x axis to mark with a vertical line and a short label.
 
     >>> figure = line_chart(
-    ...     "Loss", [Line("a", [(0, 1), (1, 0.5)], "red")], Axis("epochs"), Axis("loss")
+    ...     "Loss", [Line("a", [(0, 1), (1, 0.5)], "red")], ChartAxis("epochs"), ChartAxis("loss")
     ... )
     >>> figure.count('class="curve"')
     1
@@ -87,17 +87,22 @@ def line_chart(
     return tag("figure", tag("figcaption", text(name)), svg)
 
 
-def with_unit(axis: Axis) -> str:
+def with_unit(axis: ChartAxis) -> str:
     """Returns the title of an axis with its unit.
 
-    >>> with_unit(Axis("time", "s"))
+    >>> with_unit(ChartAxis("time", "s"))
     'time, s'
     """
     return f"{axis.title}, {axis.unit}" if axis.unit else axis.title
 
 
 def _y_axis(
-    scale: Scale, ticks: Sequence[float], labels: Sequence[str], axis: Axis, left: int, right: int
+    scale: Scale,
+    ticks: Sequence[float],
+    labels: Sequence[str],
+    axis: ChartAxis,
+    left: int,
+    right: int,
 ) -> list[str]:
     parts = [tag("text", text(with_unit(axis)), x=2, y=11, class_="axis-title")]
     for tick, label in zip(ticks, labels, strict=True):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from growthring.report.charts import Axis, Line, line_chart
+from growthring.report.charts import ChartAxis, Line, line_chart
 from growthring.report.colours import line_styles
-from growthring.report.groups import Configuration, reference_of
 from growthring.report.markup import sentence, tag, text
-from growthring.report.metrics import Epoch
-from growthring.report.runs import Run
+from growthring.runs.configurations import Configuration, reference_of
+from growthring.runs.records import EpochRecord
+from growthring.runs.run import Run
 
-Value = Callable[[Run, Epoch], float | None]
+Value = Callable[[Run, EpochRecord], float | None]
 _UNITS = ((3 * 86400.0, 86400.0, "days"), (3 * 3600.0, 3600.0, "h"), (300.0, 60.0, "min"))
 
 
@@ -39,24 +39,24 @@ def curve_section(configurations: Sequence[Configuration]) -> str:
     """Returns the charts, each left out with a sentence if no run has its values."""
     if not any(run.epochs for c in configurations for run in c.runs):
         return sentence("There are no curves: no run has finished an epoch yet.")
-    key, quality = "test_accuracy", Axis("test accuracy", "%", cut=0.04)
+    key, quality = "test_accuracy", ChartAxis("test accuracy", "%", cut=0.04)
     if all(run.final(key) is None for c in configurations for run in c.runs):
-        key, quality = "test_loss", Axis("test loss", log=True)
+        key, quality = "test_loss", ChartAxis("test loss", log=True)
     scale = 100.0 if key == "test_accuracy" else 1.0
     unit, divisor = _time_unit(configurations)
     references = {c.label: reference_of(c, configurations) for c in configurations}
 
-    def measured(_: Run, epoch: Epoch) -> float | None:
+    def measured(_: Run, epoch: EpochRecord) -> float | None:
         value: float | None = getattr(epoch, key)
         return None if value is None else scale * value
 
-    def epochs(_: Run, epoch: Epoch) -> float | None:
+    def epochs(_: Run, epoch: EpochRecord) -> float | None:
         return epoch.number
 
-    def seconds(_: Run, epoch: Epoch) -> float | None:
+    def seconds(_: Run, epoch: EpochRecord) -> float | None:
         return None if epoch.seconds is None else epoch.seconds / divisor
 
-    def share(run: Run, epoch: Epoch) -> float | None:
+    def share(run: Run, epoch: EpochRecord) -> float | None:
         if epoch.flops_share is not None:
             return 100.0 * epoch.flops_share
         reference = references.get(
@@ -65,7 +65,7 @@ def curve_section(configurations: Sequence[Configuration]) -> str:
         whole = reference.counted[0].final("flops") if reference else None
         return 100.0 * epoch.flops / whole if epoch.flops is not None and whole else None
 
-    def loss(_: Run, epoch: Epoch) -> float | None:
+    def loss(_: Run, epoch: EpochRecord) -> float | None:
         return epoch.train_loss
 
     what = quality.title.capitalize()
@@ -75,7 +75,7 @@ def curve_section(configurations: Sequence[Configuration]) -> str:
             configurations,
             epochs,
             measured,
-            Axis("epochs", zero=True, whole=True),
+            ChartAxis("epochs", zero=True, whole=True),
             quality,
         ),
         _chart(
@@ -83,7 +83,7 @@ def curve_section(configurations: Sequence[Configuration]) -> str:
             configurations,
             share,
             measured,
-            Axis("FLOPs of fixed-size training", "%", zero=True),
+            ChartAxis("FLOPs of fixed-size training", "%", zero=True),
             quality,
         ),
         _chart(
@@ -91,7 +91,7 @@ def curve_section(configurations: Sequence[Configuration]) -> str:
             configurations,
             seconds,
             measured,
-            Axis("time", unit, zero=True),
+            ChartAxis("time", unit, zero=True),
             quality,
         ),
         _chart(
@@ -99,8 +99,8 @@ def curve_section(configurations: Sequence[Configuration]) -> str:
             configurations,
             epochs,
             loss,
-            Axis("epochs", zero=True, whole=True),
-            Axis("training loss", log=True),
+            ChartAxis("epochs", zero=True, whole=True),
+            ChartAxis("training loss", log=True),
         ),
     ]
     grown = any(_growth_points(run) for c in configurations for run in c.runs)
@@ -120,8 +120,8 @@ def _chart(
     configurations: Sequence[Configuration],
     x: Value,
     y: Value,
-    x_axis: Axis,
-    y_axis: Axis,
+    x_axis: ChartAxis,
+    y_axis: ChartAxis,
 ) -> str:
     lines = []
     styles = line_styles([c.fixed for c in configurations])
@@ -147,7 +147,7 @@ def _chart(
     return line_chart(name, lines, x_axis, y_axis, _boundaries(configurations, x))
 
 
-def _growth_points(run: Run) -> list[Epoch]:
+def _growth_points(run: Run) -> list[EpochRecord]:
     """Returns the last epoch of every stage but the last."""
     pairs = zip(run.epochs, run.epochs[1:], strict=False)
     return [before for before, after in pairs if after.stage > before.stage]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from growthring.report.groups import Configuration
 from growthring.report.markup import counted, sentence, table, text
-from growthring.report.runs import StagePlan
+from growthring.runs.configurations import Configuration
+from growthring.runs.run import StagePlan
 
 _MOST_ROWS = 24
 

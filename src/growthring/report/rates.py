@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from growthring.report.charts import Axis, Line, line_chart
+from growthring.report.charts import ChartAxis, Line, line_chart
 from growthring.report.colours import ring_colour
-from growthring.report.groups import Configuration
 from growthring.report.markup import counted, details, sentence, tag, text
-from growthring.report.runs import Run
+from growthring.runs.configurations import Configuration
+from growthring.runs.run import Run
 
 _NUM_SHOWN = 4
 _MOST_FOLDED = 20
@@ -74,7 +74,7 @@ def _charts(label: str, run: Run) -> str:
             Line(f"ring {ring}", points, ring_colour(ring, num_colours))
             for ring, points in enumerate(series[name])
         ]
-        return line_chart(title, lines, axis, Axis("rate factor", log=True), size=(520, 230))
+        return line_chart(title, lines, axis, ChartAxis("rate factor", log=True), size=(520, 230))
 
     num_rings = max(len(rings) for rings in series.values())
     swatches = [
@@ -114,12 +114,12 @@ def _rings(run: Run, name: str, places: Sequence[float]) -> Series:
     return tuple(map(tuple, rings))
 
 
-def _places(run: Run) -> tuple[list[float], Axis]:
+def _places(run: Run) -> tuple[list[float], ChartAxis]:
     """Returns where the records lie in epochs, or in steps if the epochs do not tell."""
     known = [(e.step, e.number) for e in run.epochs if e.step is not None and e.step > 0]
     steps = [rates.step for rates in run.rates]
     if not known:
-        return steps, Axis("steps", zero=True, whole=True)
+        return steps, ChartAxis("steps", zero=True, whole=True)
     known = [(0.0, 0.0), *known]
     places = []
     index = 1
@@ -128,4 +128,4 @@ def _places(run: Run) -> tuple[list[float], Axis]:
             index += 1
         (low, first), (high, second) = known[index - 1], known[index]
         places.append(first + (second - first) * (step - low) / max(high - low, 1e-9))
-    return places, Axis("epochs", zero=True, whole=True)
+    return places, ChartAxis("epochs", zero=True, whole=True)

@@ -8,12 +8,12 @@ from itertools import accumulate
 
 from growthring.report.charts import x_axis_parts
 from growthring.report.colours import ring_colour
-from growthring.report.groups import Configuration
 from growthring.report.markup import details, sentence, tag, text
 from growthring.report.plan_tables import stage_table, width_rows, width_table
-from growthring.report.runs import StagePlan
 from growthring.report.scales import Scale
-from growthring.report.values import canonical
+from growthring.runs.configurations import Configuration
+from growthring.runs.run import StagePlan
+from growthring.runs.values import canonical
 
 _WIDTH, _LEFT, _RIGHT = 1080, 52, 1066
 _NUM_OPEN = 4  # further diagrams are folded

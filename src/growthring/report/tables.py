@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from growthring.report.groups import Configuration, differing_settings
 from growthring.report.markup import counted, details, sentence, table, tag, text
-from growthring.report.runs import Run
-from growthring.report.summary import Row, Spread
-from growthring.report.values import canonical, string
+from growthring.runs.configurations import Configuration, differing_settings
+from growthring.runs.run import Run
+from growthring.runs.spread import Spread
+from growthring.runs.summary import Row
+from growthring.runs.values import canonical, string
 
 _BASES = {"counted": "counted by the run", "planned": "planned, not measured"}
 

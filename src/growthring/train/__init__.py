@@ -1,5 +1,6 @@
 """Training runs: recipes, and a trainer that grows, logs, saves and resumes."""
 
+from growthring.runs.records import Result as Result
 from growthring.train.progress import Progress as Progress, Silence as Silence
 from growthring.train.recipe import Recipe as Recipe, change as change, load_recipe as load_recipe
 from growthring.train.recipes import RECIPES as RECIPES
@@ -14,7 +15,6 @@ from growthring.train.settings import (
 )
 from growthring.train.state import (
     Interrupted as Interrupted,
-    Result as Result,
     TrainingError as TrainingError,
 )
 from growthring.train.trainer import Trainer as Trainer

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from growthring.checkpoint import read_json
 from growthring.errors import InputError
+from growthring.runs import RunFolder
 from growthring.train.bounds import BOUNDS, misfit
 from growthring.train.kinds import fits
 from growthring.train.recipe import KINDS
@@ -55,11 +55,9 @@ def read_config(folder: Path) -> RunConfig:
         InputError: there is none, or a field is not as the trainer writes it.
         CheckpointError: it cannot be read, or is not JSON.
     """
-    path = folder / "config.json"
-    if not path.is_file():
-        raise InputError(f"'{folder}' holds no run: there is no config.json in it.")
-    found = read_json(path)
-    _Checker(path).config(found)
+    run = RunFolder(folder)
+    found = run.read_config()
+    _Checker(run.config_file).config(found)
     return RunConfig(
         found["settings"], found["source"], found["plan"], found.get("versions", {}), found
     )

@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import dataclass
-from typing import Any, TextIO
+from typing import TextIO
 
 from growthring.files.foreign import shown
+from growthring.runs.records import EpochRecord
 
 
 @dataclass
@@ -55,17 +56,16 @@ class Progress:
             f"{status.flops_share:.1%} of fixed-size FLOPs  {_time(status.seconds)} < {_time(left)}"
         )
 
-    def epoch(self, record: dict[str, Any], width: str, is_last_of_stage: bool) -> None:
+    def epoch(self, record: EpochRecord, width: str, is_last_of_stage: bool) -> None:
         """Called after every epoch: a line each, on a terminal one for each stage."""
         if self._is_live and not is_last_of_stage:
             return
-        accuracy = record.get("test_accuracy")
-        shown = "" if accuracy is None else f"  test accuracy {accuracy:.2%}"
-        loss = record.get("train_loss")
+        accuracy, loss = record.test_accuracy, record.train_loss
+        said = "" if accuracy is None else f"  test accuracy {accuracy:.2%}"
         self.say(
-            f"stage {record['stage']}  epoch {record['epoch'] + 1}  {width}  "
-            f"loss {float('nan') if loss is None else loss:.4f}{shown}  "
-            f"{record['flops_share']:.1%} of fixed-size FLOPs  {_time(record['seconds'])}"
+            f"stage {record.stage}  epoch {record.number}  {width}  "
+            f"loss {float('nan') if loss is None else loss:.4f}{said}  "
+            f"{record.flops_share or 0:.1%} of fixed-size FLOPs  {_time(record.seconds or 0)}"
         )
 
     def say(self, text: str) -> None:
@@ -88,7 +88,7 @@ class Silence(Progress):
     def step(self, status: Status) -> None:
         """Nothing."""
 
-    def epoch(self, record: dict[str, Any], width: str, is_last_of_stage: bool) -> None:
+    def epoch(self, record: EpochRecord, width: str, is_last_of_stage: bool) -> None:
         """Nothing."""
 
     def say(self, text: str) -> None:

@@ -17,12 +17,11 @@ from growthring.checkpoint import (
     Checkpoint,
     CheckpointError,
     Mark,
-    RunLock,
     mark_of,
-    read_checkpoint,
 )
 from growthring.errors import InputError
 from growthring.planning.plan import Plan
+from growthring.runs import RunFolder
 from growthring.train.config import RunConfig, changes, read_config
 from growthring.train.kinds import fits
 from growthring.train.state import Totals
@@ -67,18 +66,18 @@ def open_run(
         InputError: config.json is not as it was written; the field is named.
         CheckpointError: there is no usable checkpoint, the log is damaged, or another process works on the run.
     """
-    config = read_config(folder)
-    with RunLock(folder):  # a run at work would prune what is being read
-        found = read_checkpoint(folder, device=device)
+    config, run = read_config(folder), RunFolder(folder)
+    with run.lock():  # a run at work would prune what is being read
+        found = run.read_checkpoint(device)
         state = _checked_state(found)
         if state.get("config") is not None:  # runs of before have none
             differ = changes(state["config"], config.content)
             if differ:
                 raise InputError(
-                    f"'{folder / 'config.json'}' was changed since the run began: {'; '.join(differ[:5])}. Put the "
+                    f"'{run.config_file}' was changed since the run began: {'; '.join(differ[:5])}. Put the "
                     "old values back; other settings need another run."
                 )
-        log = _log(folder / "metrics.jsonl", state, forget_metrics)
+        log = _log(run.log_file, state, forget_metrics)
     return Saved(config, found, log)
 
 

@@ -1,4 +1,4 @@
-"""Where a run is, what it came to, and how it can fail."""
+"""Where a run is, what it has spent, and how it can fail."""
 
 from __future__ import annotations
 
@@ -47,33 +47,3 @@ class Clock:
         """Adds what it has run."""
         totals.seconds += time.perf_counter() - self._wall
         totals.cpu_seconds += time.process_time() - self._cpu
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a finished run came to.
-
-    Attributes:
-        test_accuracy: 0 to 1; None where outputs are no classes.
-        test_loss: mean over the test data.
-        seconds: of training and growing, by the clock on the wall.
-        cpu_seconds: the same in processor time, which other work on the machine does not add to.
-        flops: of training and of the method's own search.
-        flops_share: of those of fixed-size training for the same epochs.
-        search_flops: the method's part of them.
-        peak_memory: bytes above what the process had before, None where that cannot be measured.
-        steps, epochs: how many.
-        parameters: of the final model.
-    """
-
-    test_accuracy: float | None
-    test_loss: float | None
-    seconds: float
-    cpu_seconds: float
-    flops: float
-    flops_share: float
-    search_flops: float
-    peak_memory: int | None
-    steps: int
-    epochs: int
-    parameters: int

@@ -20,16 +20,16 @@ from growthring.methods.rescale import (
     rescaled_stat,
     stat_factors,
 )
-from growthring.methods.twins import widened_twin
+from growthring.methods.trialcopies import widened_copy
 from growthring.methods.units import Units
 
 Vectors = Mapping[tuple[str, int], Tensor]
 
 
-def unborn_twin(job: Job) -> nn.Module:
+def silent_copy(job: Job) -> nn.Module:
     """A twin of the width after a growth, whose new units write nothing and are read with weight 1."""
-    grown = UnbornGrowth(job.step, Factors(), fill=1.0).tensors(job.tensors, job.generator)
-    return widened_twin(job, job.step, grown)
+    grown = SilentGrowth(job.step, Factors(), fill=1.0).tensors(job.tensors, job.generator)
+    return widened_copy(job, job.step, grown)
 
 
 def columns(spec: TensorSpec, widths: Mapping[int, int], group: int) -> Tensor:
@@ -39,7 +39,7 @@ def columns(spec: TensorSpec, widths: Mapping[int, int], group: int) -> Tensor:
     return torch.argsort(along, stable=True)[int((along < 0).sum()) :]
 
 
-class UnbornGrowth(Growth):
+class SilentGrowth(Growth):
     """New rows 0, new columns as given.
 
     Args:

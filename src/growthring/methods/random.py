@@ -1,4 +1,4 @@
-"""random: new entries as the initialiser draws them, nothing cancels. The naive baseline; outputs change."""
+"""random: new entries as the initialiser draws them, nothing cancels. The plainest baseline; outputs change."""
 
 from __future__ import annotations
 

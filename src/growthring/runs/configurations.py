@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from growthring.report.runs import Run
-from growthring.report.values import canonical, string
+from growthring.runs.run import Run
+from growthring.runs.values import canonical, string
 
 _NOT_COMPARED = {"seed", "out", "name", "fixed"}  # told elsewhere, or different for every run
 

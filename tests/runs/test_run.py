@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from growthring.report.runs import read_run
-from tests.report.samples import metrics, write_run
+from growthring.runs.run import read_run
+from tests.runs.samples import metrics, write_run
 
 
 def test_a_half_written_last_line_is_ignored(tmp_path):

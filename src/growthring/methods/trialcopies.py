@@ -14,7 +14,7 @@ from growthring.methods.rescale import constant_of
 from growthring.planning.plan import Plan, built
 
 
-def searching_twin(model: nn.Module) -> nn.Module:
+def searching_copy(model: nn.Module) -> nn.Module:
     """A copy of the model that shares its parameters, in eval mode and without gradients of its own.
 
     Buffers are copied: a forward pass may count its calls in one.
@@ -23,7 +23,7 @@ def searching_twin(model: nn.Module) -> nn.Module:
     return copy_with(model, tensors).eval().requires_grad_(False)
 
 
-def widened_twin(job: Job, step: Step, given: Mapping[str, Tensor]) -> nn.Module:
+def widened_copy(job: Job, step: Step, given: Mapping[str, Tensor]) -> nn.Module:
     """A copy of the model at the widths after a step, in eval mode and without gradients.
 
     Args:

@@ -27,7 +27,7 @@ _SIZES = (3, 5, 7, 11, 13, 2)
 
 
 @dataclass(frozen=True)
-class Newborn:
+class FirstState:
     """One tensor of a parameter's state, as an optimizer creates it.
 
     Attributes:
@@ -62,9 +62,9 @@ class CannotTell(Exception):
     """The optimizer did not step a dummy, or made something of it that nobody knows."""
 
 
-def newborn_state(
+def first_state_of(
     optimizer: Optimizer, group: dict[str, Any], parameter: Tensor
-) -> dict[str, Newborn]:
+) -> dict[str, FirstState]:
     """The tensors of more than one entry that `optimizer` gives to a new parameter like this one.
 
     Raises:
@@ -72,7 +72,7 @@ def newborn_state(
 
     >>> w = torch.nn.Parameter(torch.ones(2, 2))
     >>> optimizer = torch.optim.Adagrad([w], initial_accumulator_value=0.1)
-    >>> newborn_state(optimizer, optimizer.param_groups[0], w)["sum"].degree
+    >>> first_state_of(optimizer, optimizer.param_groups[0], w)["sum"].degree
     2
     """
     shape = _SIZES[: parameter.dim()]
@@ -104,11 +104,11 @@ def newborn_state(
         constant = value.flatten()[0]
         if bool((value == constant).all()):
             degree = _degree(value.flatten(), once.get(key), twice.get(key))
-            result[key] = Newborn(axes, float(constant.real), degree, is_flat)
+            result[key] = FirstState(axes, float(constant.real), degree, is_flat)
         elif value.shape == start.shape and any(
             torch.allclose(value.to(start), weights) for weights in (start, moved)
         ):
-            result[key] = Newborn(axes, None, 0, is_flat)
+            result[key] = FirstState(axes, None, 0, is_flat)
     return result
 
 
@@ -151,7 +151,7 @@ def _probe(
     for name, value in vars(optimizer).items():
         if name.endswith("_hooks"):
             probe.__dict__[name] = OrderedDict()
-        elif name == "_book":
+        elif name == "_ring_rates":
             probe.__dict__[name] = type(value)(probe)
         elif name not in ("param_groups", "state") and not isinstance(value, MethodType):
             probe.__dict__[name] = stand_in(value)  # methods are what others put there (schedulers)

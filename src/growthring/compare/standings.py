@@ -1,26 +1,24 @@
-"""Rows: what each contender reached and what it cost, read from the folders of its runs."""
+"""Standings: what each contender reached and what it cost, read from the folders of its runs."""
 
 from __future__ import annotations
 
-import os
-import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from growthring.checkpoint import CheckpointError, read_json
 from growthring.compare.contenders import FIXED
-from growthring.compare.manifest import CLOCKS, Entry, Manifest
-from growthring.report import Spread
-from growthring.report.values import mapping, number
+from growthring.compare.manifest import Entry, Manifest
+from growthring.runs.results import CLOCKS, damage_of, read_object, read_result
+from growthring.runs.spread import Spread, spread, without_rounding
+from growthring.runs.values import number
 from growthring.train import format_settings
 
 FAILED = "failed.json"
 
 
 @dataclass(frozen=True)
-class Row:
+class Standing:
     """One contender over its finished seeds; shares are relative to the mean of `fixed`.
 
     Attributes:
@@ -61,26 +59,12 @@ class Row:
     machines: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """The row as JSON can hold it."""
+        """The standing as JSON can hold it."""
         return asdict(self)
 
 
-def spread(values: Iterable[float | None]) -> Spread | None:
-    """Mean and sample standard deviation (over n − 1) of the values that are there.
-
-    >>> spread([1.0, None, 3.0])
-    Spread(mean=2.0, deviation=1.4142135623730951)
-    >>> spread([None]), spread([0.5])
-    (None, Spread(mean=0.5, deviation=None))
-    """
-    found = [value for value in values if value is not None]
-    if not found:
-        return None
-    return Spread(statistics.fmean(found), statistics.stdev(found) if len(found) > 1 else None)
-
-
-def read_rows(out: Path, manifest: Manifest) -> list[Row]:
-    """The rows of a comparison as far as its runs are finished."""
+def read_standings(out: Path, manifest: Manifest) -> list[Standing]:
+    """The standings of a comparison as far as its runs are finished."""
     fixed = manifest.contenders.get(FIXED)
     clock = CLOCKS[manifest.clock]
     base: dict[str, float] = {}
@@ -90,10 +74,14 @@ def read_rows(out: Path, manifest: Manifest) -> list[Row]:
             whole = spread(number(result.get(key)) for result in found)
             if whole is not None and whole.mean > 0:
                 base[key] = whole.mean
-    return [_row(out, manifest, name, entry, base) for name, entry in manifest.entries().items()]
+    return [
+        _standing(out, manifest, name, entry, base) for name, entry in manifest.entries().items()
+    ]
 
 
-def _row(out: Path, manifest: Manifest, name: str, entry: Entry, base: Mapping[str, float]) -> Row:
+def _standing(
+    out: Path, manifest: Manifest, name: str, entry: Entry, base: Mapping[str, float]
+) -> Standing:
     folders = {seed: manifest.folder(name, seed) for seed in range(entry.seeds)}
     results = {
         seed: result
@@ -113,8 +101,8 @@ def _row(out: Path, manifest: Manifest, name: str, entry: Entry, base: Mapping[s
         s / f if s and f else None
         for s, f in zip(values("search_flops"), values("flops"), strict=True)
     ]
-    configs = [_read(out / folders[seed], "config.json") for seed in results]
-    return Row(
+    configs = [read_object(out / folders[seed] / "config.json") for seed in results]
+    return Standing(
         name=name,
         text=entry.text,
         settings=tuple(format_settings(entry.settings)),
@@ -125,12 +113,12 @@ def _row(out: Path, manifest: Manifest, name: str, entry: Entry, base: Mapping[s
         runs=tuple(folders[seed] for seed in results),
         accuracy=spread(values("test_accuracy")),
         loss=spread(values("test_loss")),
-        flops_share=_exact(share("flops")),
+        flops_share=without_rounding(share("flops")),
         seconds_share=share(clock),
         seconds=spread(values(clock)),
         memory=spread(values("peak_memory")),
         memory_share=share("peak_memory"),
-        search_share=_exact(spread(search)),
+        search_share=without_rounding(spread(search)),
         state=_state(out, manifest, name, entry, results),
         values={
             key: values(key)
@@ -155,7 +143,7 @@ def _state(
         return f"damaged: {folder}/result.json{more} {text}"
     failures = {}
     for seed in range(entry.seeds):
-        failure = _read(out / manifest.folder(name, seed), FAILED)
+        failure = read_object(out / manifest.folder(name, seed) / FAILED)
         if seed not in results and failure:
             failures[seed] = str(failure.get("message", "no reason is known"))
     if failures:
@@ -174,45 +162,6 @@ def _why_undecided(out: Path, manifest: Manifest, match: str) -> str:
     for needed in (FIXED, match):
         folder = out / manifest.folder(needed, 0)
         if not read_result(folder):
-            is_failed = bool(_read(folder, FAILED))
+            is_failed = bool(read_object(folder / FAILED))
             return f"no cost to match: '{needed}' {'failed' if is_failed else 'is not finished'}"
     return f"no cost to match: '{match}' did not record it"
-
-
-def read_result(folder: Path) -> dict[str, Any]:
-    """What a run came to; empty if it is not finished, or damaged."""
-    return {} if damage_of(folder) else _read(folder, "result.json")
-
-
-def damage_of(folder: Path) -> str | None:
-    """What is wrong with the result of a run; None if it is whole, or not there."""
-    path = folder / "result.json"
-    if not os.path.lexists(path):
-        return None
-    try:
-        found = mapping(read_json(path))
-    except CheckpointError as error:
-        return f"cannot be used ({error})"
-    if not found:
-        return "is not a JSON object with the result of a run"
-    for key in ("test_accuracy", "flops", *CLOCKS.values(), "peak_memory", "search_flops"):
-        value = number(found.get(key))
-        if found.get(key) is None:
-            continue  # runs of before lack some
-        if value is None or value < 0 or (key == "test_accuracy" and value > 1):
-            return f"has {found[key]!r:.60} as its {key}"
-    return None
-
-
-def _read(folder: Path, name: str) -> dict[str, Any]:
-    """A JSON object, or an empty one where there is none that can be read."""
-    try:
-        return mapping(read_json(folder / name))
-    except CheckpointError:
-        return {}
-
-
-def _exact(share: Spread | None) -> Spread | None:
-    """Drops a deviation that is only rounding: FLOPs are counted, and seeds cost the same."""
-    alike = share is not None and (share.deviation or 0.0) <= 1e-6 * abs(share.mean)
-    return Spread(share.mean) if share is not None and alike else share

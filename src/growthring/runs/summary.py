@@ -3,40 +3,13 @@
 from __future__ import annotations
 
 import os
-import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from growthring.report.groups import Configuration, group_runs, reference_of
-from growthring.report.runs import Run, read_runs
-
-_LONGEST_NAME = 48
-
-
-@dataclass(frozen=True)
-class Spread:
-    """The mean over runs, and their sample standard deviation where there are several."""
-
-    mean: float
-    deviation: float | None = None
-
-    def percent(self, digits: int = 1) -> str:
-        """Returns it as a percentage.
-
-        >>> Spread(0.978, 0.002).percent(), Spread(0.5).percent()
-        ('97.8 ± 0.2 %', '50.0 %')
-        """
-        deviation = "" if self.deviation is None else f" ± {100 * self.deviation:.{digits}f}"
-        return f"{100 * self.mean:.{digits}f}{deviation} %"
-
-    def plain(self, digits: int = 4) -> str:
-        """Returns it with so many significant digits.
-
-        >>> Spread(0.123456, 0.01).plain()
-        '0.1235 ± 0.01'
-        """
-        deviation = "" if self.deviation is None else f" ± {self.deviation:.2g}"
-        return f"{self.mean:.{digits}g}{deviation}"
+from growthring.runs.configurations import Configuration, group_runs, reference_of
+from growthring.runs.run import Run, read_runs
+from growthring.runs.spread import Spread, spread, without_rounding
+from growthring.runs.texttable import aligned, printable
 
 
 @dataclass(frozen=True)
@@ -84,7 +57,7 @@ def _row(configuration: Configuration, reference: Configuration | None) -> Row:
     plan = configuration.first.plan
     flops, basis = _share(counted, reference, "flops"), "fixed"
     if flops is None:
-        flops, basis = _spread(run.final("flops_share") for run in counted), "counted"
+        flops, basis = spread(run.final("flops_share") for run in counted), "counted"
     if flops is None and plan.flops_share is not None:
         flops, basis = Spread(plan.flops_share), "planned"
     seconds, seconds_basis = _share(counted, reference, "seconds"), "fixed"
@@ -94,11 +67,11 @@ def _row(configuration: Configuration, reference: Configuration | None) -> Row:
         run=configuration.label,
         fixed=configuration.fixed,
         directories=tuple(str(run.path) for run in configuration.runs),
-        accuracy=_spread(run.final("test_accuracy") for run in counted),
-        loss=_spread(run.final("test_loss") for run in counted),
-        flops_share=_exact(flops),
+        accuracy=spread(run.final("test_accuracy") for run in counted),
+        loss=spread(run.final("test_loss") for run in counted),
+        flops_share=without_rounding(flops),
         flops_basis=basis if flops else "",
-        seconds=_spread(run.final("seconds") for run in counted),
+        seconds=spread(run.final("seconds") for run in counted),
         seconds_share=seconds,
         seconds_basis=seconds_basis if seconds else "",
         parameters=next((p for run in counted if (p := run.parameters()) is not None), None),
@@ -106,26 +79,12 @@ def _row(configuration: Configuration, reference: Configuration | None) -> Row:
     )
 
 
-def _spread(values: Iterable[float | None]) -> Spread | None:
-    found = [value for value in values if value is not None]
-    if not found:
-        return None
-    mean = statistics.fmean(found)
-    return Spread(mean, statistics.stdev(found) if len(found) > 1 else None)
-
-
-def _exact(share: Spread | None) -> Spread | None:
-    """Drops a deviation that is only rounding: FLOPs are counted, and seeds cost the same."""
-    alike = share is not None and (share.deviation or 0.0) <= 1e-6 * abs(share.mean)
-    return Spread(share.mean) if share is not None and alike else share
-
-
 def _share(runs: Sequence[Run], reference: Configuration | None, key: str) -> Spread | None:
-    whole = _spread(run.final(key) for run in reference.counted) if reference else None
+    whole = spread(run.final(key) for run in reference.counted) if reference else None
     if whole is None or whole.mean <= 0:
         return None
     values = (run.final(key) for run in runs)
-    return _spread(value / whole.mean for value in values if value is not None)
+    return spread(value / whole.mean for value in values if value is not None)
 
 
 def _state(configuration: Configuration) -> str:
@@ -176,34 +135,13 @@ def format_table(rows: Sequence[Row]) -> str:
         cells.append(_percent(row.seconds_share, row.seconds_basis))
         cells.append("-" if row.parameters is None else f"{row.parameters:,}")
         lines.append([*cells, row.state] if states else cells)
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    left = {0, len(head)}
-    table = [
-        "  ".join(
-            cell.ljust(width) if i in left else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    ]
+    table = aligned(lines, left={0, len(head)})
     if any("planned" in (row.flops_basis, row.seconds_basis) for row in rows):
-        table.append("* planned, not measured")
-    return "\n".join(table)
+        table += "\n* planned, not measured"
+    return table
 
 
 def _percent(spread: Spread | None, basis: str = "") -> str:
     if spread is None:
         return "-"
     return spread.percent() + ("*" if basis == "planned" else "")
-
-
-def printable(name: str) -> str:
-    r"""Returns a name of any characters as a short one that a terminal can show.
-
-    >>> printable("a\x1b[31m\nb")
-    'a?[31m?b'
-    """
-    shown = "".join(c if c.isprintable() else "?" for c in name)
-    if len(shown) <= _LONGEST_NAME:
-        return shown
-    half = (_LONGEST_NAME - 1) // 2
-    return f"{shown[: _LONGEST_NAME - 1 - half]}…{shown[-half:]}"

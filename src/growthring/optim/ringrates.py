@@ -1,4 +1,4 @@
-"""RingBook: what an optimizer knows of the rings, and the rate factors that follow from it."""
+"""RingRates: what an optimizer knows of the rings, and the rate factors that follow from it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from growthring.optim.rules import apply_rule, own_schedule
 CACHE_ENTRIES = 1 << 19
 
 
-class RingBook:
+class RingRates:
     """The rings of an optimizer's parameters, when each was born, and the rates so far.
 
     Empty until a `Grower` binds it. Options are read from the parameter groups, so groups may differ.
@@ -65,8 +65,8 @@ class RingBook:
         self.births = self.births[:count] + [born] * (count - self.num_rings)
         self._forget()
 
-    def tick(self) -> None:
-        """Notes the rates of the step that begins; `steps` counts it once `tock` was called."""
+    def begin_step(self) -> None:
+        """Notes the rates of the step that begins; `steps` counts it once `end_step` was called."""
         groups = self._optimizer.param_groups
         self._history += [[] for _ in range(len(groups) - len(self._history))]
         for group, history in zip(groups, self._history, strict=True):
@@ -75,7 +75,7 @@ class RingBook:
                 rate = float(group["lr"])
                 history += [rate] * (self.steps + 1 - len(history))
 
-    def tock(self) -> None:
+    def end_step(self) -> None:
         """Counts the step that ends."""
         self.steps += 1
 
@@ -196,8 +196,8 @@ class RingBook:
             "history": [list(history) for history in self._history],
         }
 
-    def take(self, other: RingBook, memo: dict[int, Any]) -> None:
-        """Becomes a copy of another book, with the parameters that `memo` has for the other's."""
+    def take(self, other: RingRates, memo: dict[int, Any]) -> None:
+        """Becomes a copy of another one, with the parameters that `memo` has for the other's."""
         self.rings = copy.deepcopy(other.rings, memo)
         self.load_state_dict(other.state_dict())
 

@@ -3,8 +3,8 @@ import math
 
 import pytest
 
-from growthring.report import format_table, summary_table
-from tests.report.samples import metrics, plan, write_run
+from growthring.runs import format_table, summary_table
+from tests.runs.samples import metrics, plan, write_run
 
 
 def test_shares_are_relative_to_the_fixed_size_run(tmp_path):

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from growthring.files.foreign import read_plain
-from growthring.report.metrics import Epoch, Growth, Rates, read_metrics
-from growthring.report.values import items, mapping, number, parse, reason, string, whole
+from growthring.runs.log import read_log
+from growthring.runs.records import EpochRecord, GrowthRecord, RatesRecord
+from growthring.runs.values import items, mapping, number, parse, reason, string, whole
 
 _MOST = 1 << 26  # bytes of a JSON file that are read
 
@@ -43,9 +44,9 @@ class Run:
     plan: StagePlan
     machine: str
     versions: dict[str, str]
-    epochs: list[Epoch]
-    growths: list[Growth]
-    rates: list[Rates]
+    epochs: list[EpochRecord]
+    growths: list[GrowthRecord]
+    rates: list[RatesRecord]
     result: dict[str, Any] | None
     problems: list[str]
 
@@ -57,7 +58,7 @@ class Run:
     def final(self, key: str) -> float | None:
         """Returns a number of the result or, where it has none, the last one of the metrics."""
         found = number(mapping(self.result).get(key))
-        if found is None and key in Epoch.__dataclass_fields__:
+        if found is None and key in EpochRecord.__dataclass_fields__:
             values = (getattr(epoch, key) for epoch in reversed(self.epochs))
             found = next((value for value in values if value is not None), None)
         return found
@@ -84,7 +85,7 @@ def read_run(path: str | os.PathLike[str]) -> Run:
         problems.append("There is no such directory.")
     config = _read_object(folder / "config.json", problems)
     result = _read_object(folder / "result.json", problems)
-    epochs, growths, rates = read_metrics(folder / "metrics.jsonl", problems)
+    log = read_log(folder / "metrics.jsonl", problems)
     known = config is not None
     config = config or {}
     versions = {str(k): string(v) for k, v in mapping(config.get("versions")).items()}
@@ -98,9 +99,9 @@ def read_run(path: str | os.PathLike[str]) -> Run:
         plan=_read_plan(mapping(config.get("plan"))),
         machine=string(config.get("machine") or ""),
         versions=versions,
-        epochs=epochs,
-        growths=growths,
-        rates=rates,
+        epochs=log.epochs,
+        growths=log.growths,
+        rates=log.rates,
         result=result,
         problems=problems[:1] if not folder.is_dir() else problems,
     )

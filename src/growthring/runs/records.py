@@ -1,0 +1,172 @@
+"""Records: what a run writes down, and a report reads.
+
+A line of the log is one of three records; the result is a file of its own. A log may be of an older growthring,
+or damaged: what a line does not tell is None, and every record can be made of any JSON object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, ClassVar
+
+from growthring.runs.values import items, mapping, number, whole
+
+
+@dataclass(frozen=True)
+class EpochRecord:
+    """The metrics after one epoch.
+
+    Attributes:
+        number: epochs done, so the first has number 1; a line counts from 0.
+        stage, step: where the run was.
+        lr: learning rate of the last step.
+        train_loss, train_accuracy: means over the epoch, while it was trained.
+        test_loss, test_accuracy: on the test data.
+        seconds, flops: of training so far.
+        flops_share: of fixed-size training for as many epochs as were planned.
+        batch_size: of the epoch.
+    """
+
+    KIND: ClassVar[str] = "epoch"
+
+    number: float
+    stage: int
+    step: float | None = None
+    lr: float | None = None
+    train_loss: float | None = None
+    train_accuracy: float | None = None
+    test_loss: float | None = None
+    test_accuracy: float | None = None
+    seconds: float | None = None
+    flops: float | None = None
+    flops_share: float | None = None
+    batch_size: float | None = None
+
+    def as_line(self) -> dict[str, Any]:
+        """The record as the log has it.
+
+        >>> EpochRecord(1, 0, step=10).as_line()["epoch"]
+        0
+        """
+        values = asdict(self)
+        return {"kind": self.KIND, "epoch": values.pop("number") - 1, **values}
+
+    @classmethod
+    def of_line(cls, line: Mapping[str, Any], before: EpochRecord | None) -> EpochRecord:
+        """The record of a line; what it does not say of its place follows from the one before."""
+        epoch, stage = number(line.get("epoch")), whole(line.get("stage"))
+        if epoch is None:
+            epoch = 1.0 if before is None else before.number + 1
+        if stage is None:
+            stage = 0 if before is None else before.stage
+        names = [f.name for f in fields(cls) if f.name not in ("number", "stage")]
+        return cls(epoch, stage, **{name: number(line.get(name)) for name in names})
+
+
+@dataclass(frozen=True)
+class GrowthRecord:
+    """One growth.
+
+    Attributes:
+        stage: that it led to.
+        num_epochs: that were done before; a line calls them `epoch`.
+        step: steps that were done before.
+        seconds: that it took.
+        search_flops: of the growth method's own optimisation.
+        change: relative change of the outputs, without noise and up to a factor.
+        parameters: after it.
+        widths: of the groups, after it.
+    """
+
+    KIND: ClassVar[str] = "growth"
+
+    stage: int
+    num_epochs: int
+    step: int | None = None
+    seconds: float | None = None
+    search_flops: float | None = None
+    change: float | None = None
+    parameters: int | None = None
+    widths: Mapping[str, Any] | None = None
+
+    def as_line(self) -> dict[str, Any]:
+        """The record as the log has it."""
+        values = asdict(self)
+        return {"kind": self.KIND, "epoch": values.pop("num_epochs"), **values}
+
+    @classmethod
+    def of_line(
+        cls, line: Mapping[str, Any], num_epochs: int, before: GrowthRecord | None
+    ) -> GrowthRecord:
+        """The record of a line; a run that was resumed may count otherwise, so epochs are counted here."""
+        stage = whole(line.get("stage"))
+        if stage is None:
+            stage = 1 if before is None else before.stage + 1
+        return cls(
+            stage,
+            num_epochs,
+            whole(line.get("step")),
+            number(line.get("seconds")),
+            number(line.get("search_flops")),
+            number(line.get("change")),
+            whole(line.get("parameters")),
+            mapping(line.get("widths")),
+        )
+
+
+@dataclass(frozen=True)
+class RatesRecord:
+    """The rate factors of every ring of some parameters at one step."""
+
+    KIND: ClassVar[str] = "rates"
+
+    step: float
+    stage: int | None
+    factors: Mapping[str, tuple[float | None, ...]]
+
+    def as_line(self) -> dict[str, Any]:
+        """The record as the log has it."""
+        factors = {name: list(values) for name, values in self.factors.items()}
+        return {"kind": self.KIND, "step": self.step, "stage": self.stage, "factors": factors}
+
+    @classmethod
+    def of_line(cls, line: Mapping[str, Any]) -> RatesRecord | None:
+        """The record of a line; None if it does not say of which step it is."""
+        step = number(line.get("step"))
+        factors = mapping(line.get("factors"))
+        values = {name: tuple(map(number, items(v))) for name, v in factors.items()}
+        return None if step is None else cls(step, whole(line.get("stage")), values)
+
+
+Record = EpochRecord | GrowthRecord | RatesRecord
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a finished run came to.
+
+    Attributes:
+        test_accuracy: 0 to 1; None where outputs are no classes.
+        test_loss: mean over the test data.
+        seconds: of training and growing, by the clock on the wall.
+        cpu_seconds: the same in processor time, which other work on the machine does not add to.
+        flops: of training and of the method's own search.
+        flops_share: of those of fixed-size training for the same epochs.
+        search_flops: the method's part of them.
+        peak_memory: bytes above what the process had before, None where that cannot be measured.
+        steps, epochs: how many.
+        parameters: of the final model.
+    """
+
+    test_accuracy: float | None
+    test_loss: float | None
+    seconds: float
+    cpu_seconds: float
+    flops: float
+    flops_share: float
+    search_flops: float
+    peak_memory: int | None
+    steps: int
+    epochs: int
+    parameters: int

@@ -1,0 +1,45 @@
+"""Results of runs, read by those who compare them: one that is damaged counts as none."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from growthring.checkpoint import CheckpointError, read_json
+from growthring.runs.values import mapping, number
+
+CLOCKS = {"wall": "seconds", "cpu": "cpu_seconds"}  # and where a result has that time
+
+
+def read_result(folder: Path) -> dict[str, Any]:
+    """What a run came to; empty if it is not finished, or damaged."""
+    return {} if damage_of(folder) else read_object(folder / "result.json")
+
+
+def damage_of(folder: Path) -> str | None:
+    """What is wrong with the result of a run; None if it is whole, or not there."""
+    path = folder / "result.json"
+    if not os.path.lexists(path):
+        return None
+    try:
+        found = mapping(read_json(path))
+    except CheckpointError as error:
+        return f"cannot be used ({error})"
+    if not found:
+        return "is not a JSON object with the result of a run"
+    for key in ("test_accuracy", "flops", *CLOCKS.values(), "peak_memory", "search_flops"):
+        value = number(found.get(key))
+        if found.get(key) is None:
+            continue  # runs of before lack some
+        if value is None or value < 0 or (key == "test_accuracy" and value > 1):
+            return f"has {found[key]!r:.60} as its {key}"
+    return None
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """A JSON object, or an empty one where there is none that can be read."""
+    try:
+        return mapping(read_json(path))
+    except CheckpointError:
+        return {}

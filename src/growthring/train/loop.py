@@ -1,0 +1,207 @@
+"""Loop: Algorithm 1 of the paper: the epochs of each stage, and a growth between two stages.
+
+It trains and counts. Where a run is kept, when it is saved and how it is taken up again is the trainer's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from growthring.errors import InputError
+from growthring.optim import RingOptimizer
+from growthring.runs.records import Record
+from growthring.train.account import Account
+from growthring.train.measure import OnDevice, batch_sums, evaluate
+from growthring.train.parts import Parts
+from growthring.train.progress import Progress
+from growthring.train.setup import learning_rate
+from growthring.train.state import Clock, Totals, TrainingError
+
+
+class Loop:
+    """Trains parts through all stages of their plan.
+
+    Args:
+        parts: what to train.
+        progress: what shows how far it is.
+
+    Attributes:
+        totals: where it is, and what it has spent.
+        account: the same as records.
+        sums: loss, right answers and examples of the epoch so far.
+    """
+
+    def __init__(self, parts: Parts, progress: Progress) -> None:
+        self.parts, self.progress = parts, progress
+        self.recipe, self.device, self.plan = parts.recipe, parts.device, parts.plan
+        self.model, self.optimizer, self.grower = parts.model, parts.optimizer, parts.grower
+        self.train, self.test, self.loss = parts.train, parts.test, parts.loss
+        self.total_steps = parts.total_steps
+        self.account = Account(parts, Totals())
+        self.sums = torch.zeros(3, dtype=torch.float64)
+        self._forward: Any = parts.model
+
+    @property
+    def totals(self) -> Totals:
+        """Where it is, and what it has spent."""
+        return self.account.totals
+
+    # What a trainer adds.
+
+    def note(self, record: Record) -> None:
+        """Called with every record."""
+
+    def after_step(self) -> None:
+        """Called after every step."""
+
+    def after_stage(self) -> None:
+        """Called after every stage, and the growth behind it."""
+
+    # The loop.
+
+    def run_stages(self) -> None:
+        """All stages that are left."""
+        while self.totals.stage < self.plan.num_stages:
+            self._stage()
+
+    def _stage(self) -> None:
+        """The epochs of one stage, then the growth to the next."""
+        totals, stage = self.totals, self.totals.stage
+        self.train.set_batch_size(self.plan.batch_sizes[stage])
+        if self.recipe.compile:
+            torch.compiler.reset()  # else all stages share one limit of recompilations
+        self._forward = torch.compile(self.model) if self.recipe.compile else self.model
+        while totals.epochs_in_stage < self.plan.epochs[stage]:
+            self._epoch()
+            totals.epochs_in_stage += 1
+        self._grow(is_last=stage == self.plan.num_stages - 1)
+        self.after_stage()
+
+    def _grow(self, is_last: bool) -> None:
+        totals, grower = self.totals, self.grower
+        clock, report = Clock(), None
+        if grower is not None:
+            grower.finish()
+        if grower is not None and not is_last:
+            if grower.method.searches:
+                self.progress.say(
+                    f"{self.recipe.method} searches for the units of stage {totals.stage + 1} ..."
+                )
+            report = grower.grow()
+        clock.add_to(totals)
+        totals.stage, totals.epochs_in_stage, totals.steps_in_stage = totals.stage + 1, 0, 0
+        if report is not None:
+            totals.search_flops += report.search_flops
+            self.note(self.account.growth(report, self.plan))
+
+    def _epoch(self) -> None:
+        """The rest of the present epoch, its evaluation and its record."""
+        totals, recipe = self.totals, self.recipe
+        steps_in_stage = self.plan.epochs[totals.stage] * len(self.train)
+        factor = self.plan.rate_factors[totals.stage]
+        flops = self.account.costs["flops"][totals.stage]
+        self.model.train()
+        clock = Clock()
+        rate = learning_rate(recipe, max(totals.step - 1, 0), self.total_steps) * factor
+        for inputs, targets in OnDevice(self.train, self.device):
+            rate = learning_rate(recipe, totals.step, self.total_steps) * factor
+            for group in self.optimizer.param_groups:
+                group["lr"] = rate
+            if self.grower is not None:
+                self.grower.advance(min(1.0, totals.steps_in_stage / max(steps_in_stage, 1)))
+            self._step(inputs, targets)
+            totals.step += 1
+            totals.steps_in_stage += 1
+            totals.examples_flops += flops * len(targets)
+            clock.add_to(totals)
+            self.progress.step(self.account.status(self._mean_loss()))
+            self.after_step()
+            clock = Clock()
+        record = self.account.epoch(rate, self._train_metrics(), self.evaluate())
+        totals.epoch += 1
+        self.sums.zero_()
+        self.note(record)
+        is_last = totals.epochs_in_stage + 1 == self.plan.epochs[totals.stage]
+        self.progress.epoch(record, self.account.width, is_last)
+
+    def _step(self, inputs: Tensor, targets: Tensor) -> None:
+        """Forward, backward, update; nothing is updated if the loss is not finite."""
+        with self._precision():
+            outputs = self._forward(inputs)
+            try:
+                loss = self.loss(outputs, targets)
+            except IndexError as error:  # "Target 10 is out of bounds."
+                raise TrainingError(
+                    f"step {self.totals.step}, stage {self.totals.stage} failed: {error} Labels count from 0 and "
+                    f"stay below the number of outputs. Nothing of this step was applied; {self._kept()}."
+                ) from error
+        if self.device.type == "cpu" or self.totals.step % 20 == 0:
+            value = float(loss.detach())
+            if not math.isfinite(value):
+                self._fail(value, inputs)
+        self.optimizer.zero_grad()
+        loss.backward()
+        if self.recipe.clip_norm is not None:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip_norm)
+        self.optimizer.step()
+        self.sums += batch_sums(loss, outputs, targets)
+
+    def evaluate(self) -> tuple[float | None, float | None]:
+        """Loss and accuracy (0 to 1) on the test data; None where there is none."""
+        if self.test is None:
+            return None, None
+        return evaluate(self.model, self.test, self.loss, self._precision, self.device)
+
+    def _train_metrics(self) -> tuple[float, float | None]:
+        """Mean loss and accuracy of the epoch's own batches."""
+        loss_sum, right, examples = self.sums.tolist()
+        if not examples:
+            raise TrainingError(
+                f"epoch {self.totals.epoch} had no examples: the stream of batches gave none; {self._kept()}."
+            )
+        return loss_sum / examples, None if math.isnan(right) else right / examples
+
+    def _mean_loss(self) -> float:
+        # on an accelerator it would have to be waited for
+        loss_sum, _, examples = self.sums.tolist() if self.device.type == "cpu" else (0, 0, 1)
+        return loss_sum / max(examples, 1)
+
+    def _fail(self, value: float, inputs: Tensor) -> None:
+        """A loss that is not finite ends the run; what was saved is from before."""
+        where = f"the loss is {value} at step {self.totals.step}, stage {self.totals.stage}"
+        kept = f"Nothing of this step was applied; {self._kept()}."
+        if inputs.is_floating_point() and not bool(torch.isfinite(inputs).all()):
+            raise TrainingError(
+                f"{where}, as the inputs of that step are not finite: the data has NaN or infinities. {kept}"
+            )
+        norms = ""
+        if self.rings is not None:
+            found = self.rings.weight_norms()
+            shown = {n: [round(v, 3) for v in f.tolist()] for n, f in list(found.items())[:4]}
+            norms = f" Ring norms of the first parameters: {shown}."
+        rate = self.optimizer.param_groups[0]["lr"]
+        raise TrainingError(
+            f"{where}, learning rate {rate:.3g}.{norms} {kept} Try a smaller lr, warmup_steps or clip_norm."
+        )
+
+    def _kept(self) -> str:
+        """What there is to go back to, for messages."""
+        return "nothing was saved"
+
+    def _precision(self) -> contextlib.AbstractContextManager[Any]:
+        if self.recipe.precision == "float32":
+            return contextlib.nullcontext()
+        if self.recipe.precision != "bfloat16":
+            raise InputError(f"precision='{self.recipe.precision}' is not 'float32' or 'bfloat16'.")
+        return torch.autocast(self.device.type, torch.bfloat16)
+
+    @property
+    def rings(self) -> RingOptimizer | None:
+        """The optimizer, if it gives rings rates of their own."""
+        is_ringed = self.grower is not None and isinstance(self.optimizer, RingOptimizer)
+        return self.optimizer if is_ringed else None  # type: ignore[return-value]

@@ -1,0 +1,140 @@
+"""Parts: what a recipe is made into before it is trained: model, plan, data, optimizer, grower, loss."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from growthring.data.stream import BatchStream
+from growthring.growing.grower import Grower
+from growthring.planning.costs import footprint
+from growthring.planning.plan import Plan
+from growthring.train.measure import Loss, OnDevice
+from growthring.train.memory import PeakMemory
+from growthring.train.recipe import Recipe
+from growthring.train.setup import (
+    make_growth_method,
+    make_model,
+    make_optimizer,
+    make_plan,
+    make_streams,
+    total_steps,
+)
+from growthring.train.trial import check_labels
+
+
+@dataclass
+class Parts:
+    """All that a run works with.
+
+    Attributes:
+        recipe: the settings.
+        device: where it is trained.
+        plan: the stages.
+        model: what is trained: the seed, or with `recipe.fixed` the full-size model.
+        full_model: of the recipe, on the CPU beside the plan's example inputs.
+        train, test: batches of (inputs, targets).
+        optimizer, loss: of the training.
+        grower: None where nothing grows.
+        total_steps: of all stages.
+        memory: the peak since the model was made.
+    """
+
+    recipe: Recipe
+    device: torch.device
+    plan: Plan
+    model: nn.Module
+    full_model: nn.Module
+    train: BatchStream
+    test: BatchStream | None
+    optimizer: torch.optim.Optimizer
+    loss: Loss
+    grower: Grower | None
+    total_steps: int
+    memory: PeakMemory
+
+    def count_costs(self) -> Mapping[str, Any]:
+        """What `Plan.as_dict` counts, and the FLOPs of the full-size model."""
+        counted = self.plan.as_dict()
+        full = counted["flops"][-1]
+        if self.recipe.small:
+            full = footprint(self.full_model, self.plan.inputs_for(self.full_model)).flops
+        return {**counted, "full_flops": full}
+
+
+def assemble(
+    recipe: Recipe,
+    device: torch.device,
+    *,
+    model: Callable[[], nn.Module] | None = None,
+    train: BatchStream | None = None,
+    test: BatchStream | None = None,
+    loss: Loss | None = None,
+    data: str | Path | None = None,
+    download: bool = False,
+) -> Parts:
+    """Makes everything that a recipe names, or takes what is given instead; see `Trainer`.
+
+    Raises:
+        GrowthError: something cannot be made, or does not fit the rest.
+    """
+    generator = torch.Generator().manual_seed(recipe.seed)
+    full = make_model(recipe, generator, model)
+    if train is None:
+        root = None if data is None else Path(data)
+        streams = make_streams(recipe, root, generator, device, download)
+        train, test = streams.train, streams.test if test is None else test
+    example = None if model is None else next(iter(train))[0][:2].cpu()
+    train.rewind()
+    plan = make_plan(recipe, full, example)
+    if loss is None:
+        inputs = torch.zeros(2, *recipe.input_shape) if example is None else example
+        check_labels(full, inputs, (train, test))
+    grows = not (recipe.fixed or recipe.small)
+    # From here, as reading the data may take more than training; the weights that are there count.
+    held = 0 if grows else sum(p.numel() * p.element_size() for p in full.parameters())
+    memory = PeakMemory(device, held)
+    trained = _trained(plan, grows, device)
+    steps = total_steps(plan, train)
+    optimizer = make_optimizer(recipe, trained, steps)
+    loss = loss or nn.CrossEntropyLoss(label_smoothing=recipe.label_smoothing)
+    if isinstance(loss, nn.Module):
+        loss.to(device)  # weights of classes, say
+    grower = None
+    if grows:
+        grower = Grower(
+            trained,
+            plan,
+            optimizer=optimizer,
+            method=make_growth_method(recipe),
+            noise=recipe.noise,
+            generator=generator,
+            batches=_forks(train, device),
+            loss=loss,
+        )
+    return Parts(
+        recipe, device, plan, trained, full, train, test, optimizer, loss, grower, steps, memory
+    )
+
+
+def _trained(plan: Plan, grows: bool, device: torch.device) -> nn.Module:
+    """The seed or the plan's own model, where it is trained.
+
+    The plan's own model stays beside its example inputs, on the CPU: costs are counted on both.
+    """
+    if grows:
+        return plan.build_seed().to(device)
+    return (copy.deepcopy(plan.model) if device.type != "cpu" else plan.model).to(device)
+
+
+def _forks(train: BatchStream, device: torch.device) -> Callable[[int], BatchStream | OnDevice]:
+    """From a seed to batches of a search, which leave those of training as they are."""
+    if device.type == "cpu":
+        return train.fork
+    return lambda seed: OnDevice(train.fork(seed), device)
