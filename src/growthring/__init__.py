@@ -10,5 +10,6 @@ from growthring.graph.skeleton import register_attributes as register_attributes
 from growthring.growing.grower import Grower as Grower
 from growthring.growing.report import GrowthReport as GrowthReport
 from growthring.growing.verify import Verification as Verification, verify as verify
+from growthring.planning.options import PlanOptions as PlanOptions
 from growthring.planning.plan import Plan as Plan
 from growthring.planning.planner import plan as plan

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from growthring.checkpoint.errors import CheckpointError
-from growthring.checkpoint.files import sync_file
+from growthring.files.atomic import sync_file
 from growthring.files.foreign import open_plain
 
 DTYPES = frozenset(  # of the format; float4_e2m1fn_x2 is left out, as its shape counts half bytes

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 
 import torch
@@ -11,6 +10,7 @@ import torch
 from growthring.cli.common import Commands, add_recipe, parse_share, recipe_of
 from growthring.errors import InputError
 from growthring.planning.plan import Plan
+from growthring.train import change
 from growthring.train.setup import check, make_model, make_plan
 
 _PLAN = """\
@@ -46,9 +46,7 @@ def add(commands: Commands) -> None:
 def _run(arguments: argparse.Namespace) -> None:
     recipe = recipe_of(arguments)
     if arguments.budget is not None:
-        recipe = dataclasses.replace(
-            recipe, budget=parse_share(arguments.budget), first_epochs=None
-        )
+        recipe = change(recipe, {"budget": parse_share(arguments.budget), "first_epochs": None})
     check(recipe)
     made = make_plan(recipe, make_model(recipe, torch.Generator().manual_seed(recipe.seed)))
     if arguments.measure:

@@ -12,6 +12,7 @@ from growthring.compare.manifest import Entry, Manifest
 from growthring.runs.results import CLOCKS, damage_of, read_object, read_result
 from growthring.runs.spread import Spread, spread, without_rounding
 from growthring.runs.values import number
+from growthring.train import format_settings
 
 FAILED = "failed.json"
 
@@ -104,7 +105,7 @@ def _standing(
     return Standing(
         name=name,
         text=entry.text,
-        settings=entry.settings,
+        settings=tuple(format_settings(entry.settings)),
         fixed=entry.fixed,
         epochs=entry.epochs,
         asked=entry.seeds,

@@ -12,7 +12,10 @@ from typing import Any
 
 from growthring.compare.contenders import FIXED, MATCHED, NAME
 from growthring.errors import InputError
-from growthring.train.bounds import BOUNDS, KINDS, misfit
+from growthring.train import parse_settings
+from growthring.train.bounds import BOUNDS, misfit
+from growthring.train.kinds import fits
+from growthring.train.recipe import KINDS
 
 MOST_SEEDS = 10_000
 _SHOWN = 60
@@ -78,8 +81,7 @@ class _Checker:
             self.need(key, where, key in known, f"an object with {', '.join(known)} and no more")
 
     def texts(self, found: Any, where: str) -> None:
-        is_list = isinstance(found, list) and all(isinstance(text, str) for text in found)
-        self.need(found, where, is_list, "a list of texts")
+        self.need(found, where, fits(found, tuple[str, ...]), "a list of texts")
 
     def entry(self, name: str, entry: Any) -> None:
         where = f"contenders.{name}"
@@ -92,6 +94,11 @@ class _Checker:
         )
         self.fields(entry, where, _ENTRY)
         self.texts(entry["settings"], f"{where}.settings")
+        try:
+            parse_settings(entry["settings"])
+        except InputError as error:
+            allowed = f"a list of key=value ({error})"
+            self.need(entry["settings"], f"{where}.settings", False, allowed)
         self.need(entry["text"], f"{where}.text", isinstance(entry["text"], str), "a text")
         seeds = f"a whole number from 1 to {MOST_SEEDS:,}"
         self.need(entry["seeds"], f"{where}.seeds", _is_whole(entry["seeds"], MOST_SEEDS), seeds)
@@ -106,8 +113,7 @@ class _Checker:
         self.fields(decision, where, _DECISION)
         self._epochs(decision["epochs"], where)
         share = decision["share"]
-        is_share = isinstance(share, (int, float)) and not isinstance(share, bool)
-        is_share = is_share and 0 < share < math.inf
+        is_share = fits(share, float) and 0 < share < math.inf
         self.need(share, f"{where}.share", is_share, "a number above 0")
         self.need(decision["of"], f"{where}.of", decision["of"] in list(contenders), "a contender")
         runs = (FIXED, *MATCHED)
@@ -122,4 +128,4 @@ class _Checker:
 
 
 def _is_whole(value: Any, most: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most
+    return fits(value, int) and 1 <= value <= most

@@ -17,6 +17,7 @@ from growthring.errors import PlanError
 
 Rule = Literal["published", "recursive", "linear"]
 RULES = ("published", "recursive", "linear")
+_POWERS = {"none": 0.0, "linear": 1.0, "sqrt": 0.5}  # of the batch size, that the rate follows
 
 
 def whole(name: str, value: Any) -> int:
@@ -46,12 +47,22 @@ def check_stages(stages: Any) -> None:
         raise PlanError(f"stages={stages!r}: a plan needs a whole number of stages, at least 1.")
 
 
-def _check_rate(name: str, rate: Any) -> None:
+def check_start(start: Any) -> None:
+    """Refuses what is not a share of the full width."""
+    if not is_number(start) or not 0 < start <= 1:
+        raise PlanError(
+            f"start={start!r}: the seed's share of the full width must be above 0 and at most 1."
+        )
+
+
+def check_rate(name: str, rate: Any) -> None:
+    """Refuses what is not a growth rate."""
     if not is_number(rate) or not 0 <= rate < math.inf:
         raise PlanError(f"{name}={rate!r}: the growth rate per stage must be a number from 0 on.")
 
 
-def _check_rule(rule: Any) -> None:
+def check_rule(rule: Any) -> None:
+    """Refuses what is not a rule of this module."""
     if rule not in RULES:
         raise PlanError(f"schedule={rule!r} is not one of {', '.join(RULES)}.")
 
@@ -72,11 +83,8 @@ def width_fractions(
     [0.25, 0.5, 0.75, 1.0]
     """
     check_stages(stages)
-    _check_rule(rule)
-    if not is_number(start) or not 0 < start <= 1:
-        raise PlanError(
-            f"start={start!r}: the seed's share of the full width must be above 0 and at most 1."
-        )
+    check_rule(rule)
+    check_start(start)
     if stages == 1:
         return [1.0]
     if rule == "linear":
@@ -84,7 +92,7 @@ def width_fractions(
     if growth is None:
         growth = float(start) ** (-1 / (stages - 1)) - 1
     else:
-        _check_rate("growth", growth)
+        check_rate("growth", growth)
     limit = (
         math.log(1 / start) / math.log1p(growth) if growth > 0 else math.inf
     )  # full from here on
@@ -103,7 +111,7 @@ def recursive_widths(
     [16, 20, 24, 64]
     """
     check_stages(stages)
-    _check_rate("growth", growth)
+    check_rate("growth", growth)
     widths = [first]
     while len(widths) < stages - 1:
         step = round_to * round(growth * widths[-1] / round_to)
@@ -129,9 +137,9 @@ def stage_epochs(
     [8, 10, 12, 14, 17, 20, 24, 29, 26]
     """
     check_stages(stages)
-    _check_rule(rule)
+    check_rule(rule)
     epochs, first = whole("epochs", epochs), whole("first_epochs", first)
-    _check_rate("epoch_growth", growth)
+    check_rate("epoch_growth", growth)
     early: list[int] = []
     while len(early) < stages - 1 and len(early) < 50 + epochs:
         t = len(early)
@@ -161,7 +169,7 @@ def batch_sizes(base: int, stages: int, growth: float = 0.0) -> list[int]:
     [222, 185, 154, 128]
     """
     check_stages(stages)
-    _check_rate("batch_growth", growth)
+    check_rate("batch_growth", growth)
     sizes = [whole("batch_size", base)]
     while len(sizes) < stages:
         sizes.append(sizes[-1] + round(growth * sizes[-1]))
@@ -180,6 +188,12 @@ def check_list(name: str, values: Any, stages: int) -> list[int]:
     return [int(v) for v in found]
 
 
+def check_rate_rule(rule: Any) -> None:
+    """Refuses what is not a rule by which the learning rate follows the batch size."""
+    if rule not in _POWERS:
+        raise PlanError(f"batch_rate={rule!r} is not one of {', '.join(_POWERS)}.")
+
+
 def rate_factors(sizes: Sequence[int], rule: str) -> list[float]:
     """Factor on the learning rate at each stage that its batch size asks for.
 
@@ -188,7 +202,5 @@ def rate_factors(sizes: Sequence[int], rule: str) -> list[float]:
     >>> rate_factors([256, 128], "linear")
     [2.0, 1.0]
     """
-    powers = {"none": 0.0, "linear": 1.0, "sqrt": 0.5}
-    if rule not in powers:
-        raise PlanError(f"batch_rate={rule!r} is not one of {', '.join(powers)}.")
-    return [(size / sizes[-1]) ** powers[rule] for size in sizes]
+    check_rate_rule(rule)
+    return [(size / sizes[-1]) ** _POWERS[rule] for size in sizes]

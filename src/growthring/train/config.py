@@ -14,8 +14,9 @@ from typing import Any
 
 from growthring.errors import InputError
 from growthring.runs import RunFolder
-from growthring.train.bounds import BOUNDS, KINDS, misfit
-from growthring.train.recipe import fits
+from growthring.train.bounds import BOUNDS, misfit
+from growthring.train.kinds import fits
+from growthring.train.recipe import KINDS
 
 Check = Callable[[Any], bool]
 SOURCE = (
@@ -106,7 +107,7 @@ class _Checker:
         self._plan(found["plan"])
 
     def _settings(self, found: dict[str, Any]) -> None:
-        self._known(found, "settings.", ("model", *KINDS))
+        self._known(found, "settings.", tuple(KINDS))
         for key, value in found.items():
             if key == "model":
                 self._need(value, "settings.model", _is_text, "the name of a function")
@@ -125,7 +126,7 @@ class _Checker:
         self._need(found.get("fixed", False), "source.fixed", _is_bool, "true or false")
         settings = found.get("settings", [])
         texts = "a list of key=value"
-        self._need(settings, "source.settings", lambda v: fits(v, "tuple[str, ...]"), texts)
+        self._need(settings, "source.settings", lambda v: fits(v, tuple[str, ...]), texts)
         data = found.get("data")
         self._need(data, "source.data", lambda v: v is None or _is_name(v), "a path, or null")
         digest = found.get("sha256")

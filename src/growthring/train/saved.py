@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from growthring.errors import InputError
 from growthring.planning.plan import Plan
 from growthring.runs import RunFolder
 from growthring.train.config import RunConfig, changes, read_config
+from growthring.train.kinds import fits
 from growthring.train.state import Totals
 
 _PARTS: dict[str, tuple[type, ...]] = {
@@ -90,13 +91,10 @@ def totals_of(checkpoint: Checkpoint, plan: Plan) -> Totals:
         totals = Totals(**checkpoint.state["totals"])
     except TypeError as error:
         raise _foreign(checkpoint, f"'totals' does not fit: {error}") from None
-    for field in dataclasses.fields(Totals):
-        value = getattr(totals, field.name)
-        kinds = (int,) if str(field.type).startswith("int") else (int, float)
-        is_number = isinstance(value, kinds) and not isinstance(value, bool)
-        is_absent = value is None and "None" in str(field.type)
-        if not is_absent and not (is_number and math.isfinite(value) and value >= 0):
-            raise _foreign(checkpoint, f"'totals.{field.name}' is {value!r}")
+    for name, kind in get_type_hints(Totals).items():
+        value = getattr(totals, name)
+        if not fits(value, kind) or (value is not None and not 0 <= value < math.inf):
+            raise _foreign(checkpoint, f"'totals.{name}' is {value!r}")
     stage, inside = totals.stage, totals.epochs_in_stage
     limit = plan.epochs[stage] if stage < plan.num_stages else 0
     is_place = stage <= plan.num_stages and inside <= limit

@@ -55,9 +55,9 @@ class Trainer(Loop):
     >>> from growthring.train.progress import Silence
     >>> from growthring.train.recipes import demo
     >>> from growthring.train.recipe import change
-    >>> small = change(demo(), ["epochs=5", "stages=2", "num_train=64", "model_options.width=4"])
+    >>> fast = {"epochs": 5, "stages": 2, "num_train": 64, "model_options.width": 4}
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     result = Trainer(small, folder, progress=Silence()).fit()
+    ...     result = Trainer(change(demo(), fast), folder, progress=Silence()).fit()
     >>> result.epochs, result.flops_share < 1
     (5, True)
     """
