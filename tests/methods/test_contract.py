@@ -764,3 +764,12 @@ def test_a_data_loader_as_batches(method):
     assert grower.grow().search_examples > 0
     assert grower.grow().search_examples > 0
     assert grower.is_full
+
+
+def test_variance_transfer_is_refused_where_the_method_has_none():
+    plan = gr.plan(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), torch.randn(3, 4))
+    for method in ("net2net", Net2Net()):
+        with pytest.raises(
+            gr.GrowthError, match="variance_transfer='off': method 'net2net' has none"
+        ):
+            gr.Grower(plan.build_seed(), plan, method=method, variance_transfer="off")
