@@ -24,7 +24,7 @@ def test_the_rooms_of_the_architecture_are_those_of_the_source() -> None:
     source = ROOT / "src" / "growthring"
     rooms = {folder.name for folder in source.iterdir() if (folder / "__init__.py").exists()}
     drawn = text.split("```")[1]
-    assert {name for name in re.findall(r"\b(\w+)/", drawn)} == rooms
+    assert set(re.findall(r"\b(\w+)/", drawn)) == rooms
     for room, described in re.findall(r"^\*\*(\w+)/\*\*(.*?)(?=^\*\*|^## )", text, re.M | re.S):
         files = {path.stem for path in (source / room).iterdir()}
         for name in re.findall(r"`([a-z_0-9]+)`", described):
