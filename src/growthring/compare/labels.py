@@ -87,18 +87,18 @@ def place(
 def _candidates(name: str, point: Place) -> list[tuple[float, Box]]:
     """Places around a point, the nearest first, each with how much the eye minds it."""
     (x, y), width = point, _CHARACTER * len(name)
-    found = []
+    spots = []
     for dy in _HEIGHTS:
         for gap in _GAPS:
             for side, left in enumerate((x + gap, x - gap - width)):
                 far = 2 * (gap - _GAPS[0]) + 1.5 * abs(dy) + side
-                found.append((far, left, y + dy))
+                spots.append((far, left, y + dy))
         if abs(dy) >= 14:
-            found.append((1.5 * abs(dy) - 6, x - width / 2, y + dy))
+            spots.append((1.5 * abs(dy) - 6, x - width / 2, y + dy))
     half = _HEIGHT / 2
     return [
         (far, Box(left, middle - half, left + width, middle + half))
-        for far, left, middle in sorted(found)
+        for far, left, middle in sorted(spots)
     ]
 
 

@@ -244,8 +244,8 @@ class CandidateUnits:
 
 def _any_new(layouts: list[Any], axes: list[int], like: Tensor) -> Tensor:
     """Where an entry is new along one of the axes; broadcasts over the tensor."""
-    found = torch.zeros([1] * like.dim(), dtype=torch.bool, device=like.device)
+    is_new = torch.zeros([1] * like.dim(), dtype=torch.bool, device=like.device)
     for i in axes:
         line = layouts[i].is_new.to(like.device)
-        found = found | line.reshape([-1] + [1] * (like.dim() - 1 - i))
-    return found
+        is_new = is_new | line.reshape([-1] + [1] * (like.dim() - 1 - i))
+    return is_new

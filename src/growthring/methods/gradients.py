@@ -86,9 +86,9 @@ def _assembled(
         fan_in = int(job.tensors[writer][0].numel())
         row = []
         for reader in readers:
-            found = blocks.get((group, writer, reader.spec.name))
+            block = blocks.get((group, writer, reader.spec.name))
             like = job.tensors[writer]
-            row.append(like.new_zeros(fan_in, reader.size) if found is None else found)
+            row.append(like.new_zeros(fan_in, reader.size) if block is None else block)
         rows.append(torch.cat(row, 1))
     if not rows:
         return torch.zeros(0, 0), []
@@ -190,8 +190,8 @@ def leading_vectors(matrix: Tensor, count: int, generator: torch.Generator) -> t
         seed = torch.randint(2**62, (), generator=generator, device=generator.device)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(seed))
-            _, values, found = torch.svd_lowrank(matrix, q=count + 16, niter=4)
-        rows = found.T
+            _, values, columns = torch.svd_lowrank(matrix, q=count + 16, niter=4)
+        rows = columns.T
     limit = values[0] * 100 * torch.finfo(matrix.dtype).eps
     rank = min(count, int((values > limit).sum()))
     drawn[:rank] = rows[:rank]

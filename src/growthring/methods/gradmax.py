@@ -106,14 +106,14 @@ class GradMax:
         notes = []
         for group, (matrix, readers) in matrices.items():
             count = step.after[group] - step.before[group]
-            found, rank = leading_vectors(matrix, count, job.generator)
+            out_weights, rank = leading_vectors(matrix, count, job.generator)
             if rank < count:
                 notes.append(
                     f"{count - rank} of {count} new units of a group have random out-weights: its gradient "
                     f"has rank {rank}"
                 )
-            found = self.scale * _mean_norm(job, group, readers) * found
-            parts = found.split([reader.size for reader in readers], 1) if readers else ()
+            out_weights = self.scale * _mean_norm(job, group, readers) * out_weights
+            parts = out_weights.split([reader.size for reader in readers], 1) if readers else ()
             for reader, part in zip(readers, parts, strict=True):
                 vectors[reader.spec.name, group] = part.reshape(count, *reader.shape)
         return SilentGrowth(step, factors, vectors, search.cost, notes=tuple(notes))

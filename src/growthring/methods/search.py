@@ -33,14 +33,14 @@ class Search:
 
     def loss(self, outputs: Any, targets: Any) -> Tensor:
         """The task's loss."""
-        found = self._loss(outputs, targets)
-        if not isinstance(found, Tensor) or found.dim() != 0:
+        loss = self._loss(outputs, targets)
+        if not isinstance(loss, Tensor) or loss.dim() != 0:
             raise InputError("loss(outputs, targets) must return a scalar tensor.")
-        if not math.isfinite(float(found.detach())):
+        if not math.isfinite(float(loss.detach())):
             raise GrowthStepError(
-                f"the loss is {float(found.detach())} while searching for new units; nothing was changed."
+                f"the loss is {float(loss.detach())} while searching for new units; nothing was changed."
             )
-        return found
+        return loss
 
     def over(
         self,

@@ -72,17 +72,23 @@ class Splitting:
         search, step = Search(job), job.step
         if not step.growing:
             return CopyGrowth(step, transfer(step, job.tensors), UnitMap({}))
-        found = Directions(job, self)
-        steps = search.over(self.steps, lambda x, y: found.descend(search, x, y), check=found.check)
-        search.over(self.score_steps or max(1, steps // 4), lambda x, y: found.score(search, x, y))
-        values, directions = found.eigenpairs()
-        sources = {g: split_map(found.units.part(values, g), step.after[g]) for g in step.growing}
+        directions = Directions(job, self)
+        steps = search.over(
+            self.steps, lambda x, y: directions.descend(search, x, y), check=directions.check
+        )
+        search.over(
+            self.score_steps or max(1, steps // 4), lambda x, y: directions.score(search, x, y)
+        )
+        values, vectors = directions.eigenpairs()
+        sources = {
+            g: split_map(directions.units.part(values, g), step.after[g]) for g in step.growing
+        }
         offsets = {g: self.epsilon * split_offsets(source) for g, source in sources.items()}
         return CopyGrowth(
             step,
             transfer(step, job.tensors),
             UnitMap(sources),
-            directions,
+            vectors,
             offsets,
             cost=search.cost,
             change=f"the halves of split units lie ±{self.epsilon:g} apart, so the function changes in "

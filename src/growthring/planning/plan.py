@@ -130,10 +130,10 @@ class Plan:
             moved = tensor.detach().to(device, casts.get(tensor.dtype, tensor.dtype))
             return moved.requires_grad_(tensor.requires_grad)
 
-        found: ExampleInputs = pytree.tree_map_only(
+        inputs: ExampleInputs = pytree.tree_map_only(
             torch.Tensor, follow, copied(self.example_inputs)
         )
-        return found
+        return inputs
 
     @own_settings()
     def build_seed(self) -> nn.Module:

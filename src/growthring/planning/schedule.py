@@ -179,13 +179,13 @@ def batch_sizes(base: int, stages: int, growth: float = 0.0) -> list[int]:
 def check_list(name: str, values: Any, stages: int) -> list[int]:
     """An explicit list over stages, checked."""
     is_list = isinstance(values, Iterable) and not isinstance(values, (str, bytes, Mapping))
-    found = list(values) if is_list else []
-    is_whole = all(isinstance(v, numbers.Integral) and not isinstance(v, bool) for v in found)
-    if not is_list or len(found) != stages or not is_whole or min(found) < 1:
+    entries = list(values) if is_list else []
+    is_whole = all(isinstance(v, numbers.Integral) and not isinstance(v, bool) for v in entries)
+    if not is_list or len(entries) != stages or not is_whole or min(entries) < 1:
         raise PlanError(
             f"{name}={values!r}: expected {stages} whole numbers, each at least 1 (or one of them)."
         )
-    return [int(v) for v in found]
+    return [int(v) for v in entries]
 
 
 def check_rate_rule(rule: Any) -> None:

@@ -66,8 +66,8 @@ def _add(log: Log, line: dict[str, object]) -> None:
             growths.pop()
         growths.append(growth)
     elif line.get("kind") == RatesRecord.KIND:
-        found = RatesRecord.of_line(line)
-        if found is not None:
-            while rates and rates[-1].step >= found.step:
+        record = RatesRecord.of_line(line)
+        if record is not None:
+            while rates and rates[-1].step >= record.step:
                 rates.pop()
-            rates.append(found)
+            rates.append(record)

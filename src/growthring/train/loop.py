@@ -181,8 +181,8 @@ class Loop:
             )
         norms = ""
         if self.rings is not None:
-            found = self.rings.weight_norms()
-            shown = {n: [round(v, 3) for v in f.tolist()] for n, f in list(found.items())[:4]}
+            ring_norms = self.rings.weight_norms()
+            shown = {n: [round(v, 3) for v in f.tolist()] for n, f in list(ring_norms.items())[:4]}
             norms = f" Ring norms of the first parameters: {shown}."
         rate = self.optimizer.param_groups[0]["lr"]
         raise TrainingError(

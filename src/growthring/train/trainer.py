@@ -158,10 +158,10 @@ class Trainer(Loop):
     def _begin(self) -> None:
         """Writes what the run is, and a first checkpoint; or goes back to where a resumed one was."""
         if self._resumed is not None:
-            found, log = self._resumed.checkpoint, self._resumed.log
-            self.folder.go_back_to(found.step, 0 if log is None else log.size)
-            set_random(found.state["random"], self.device)
-            self.progress.say(f"resuming at stage {self.totals.stage}, step {found.step}")
+            checkpoint, log = self._resumed.checkpoint, self._resumed.log
+            self.folder.go_back_to(checkpoint.step, 0 if log is None else log.size)
+            set_random(checkpoint.state["random"], self.device)
+            self.progress.say(f"resuming at stage {self.totals.stage}, step {checkpoint.step}")
             return
         if self.folder.is_run:
             raise InputError(
@@ -207,9 +207,9 @@ class Trainer(Loop):
         self._save()
 
     def _save(self) -> None:
-        found = self.parts.memory.read()
-        if found is not None:  # a resumed run has used memory in another process too
-            self.totals.peak_memory = max(found, self.totals.peak_memory or 0)
+        peak = self.parts.memory.read()
+        if peak is not None:  # a resumed run has used memory in another process too
+            self.totals.peak_memory = max(peak, self.totals.peak_memory or 0)
         state = {
             **state_of(self),
             "metrics": asdict(self.folder.mark()),
