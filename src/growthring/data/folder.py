@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from growthring.data.decode import decode
+from growthring.data.decode import decode_image
 from growthring.data.errors import DataError
 from growthring.data.images import ImageData
 from growthring.data.memory import check_memory
@@ -106,11 +106,11 @@ class ImageFolder:
 
     def read(self) -> ImageData:
         """All images in memory, (n, 3, h, w); they must be equally large."""
-        first = decode(Path(self.paths[0]))
+        first = decode_image(Path(self.paths[0]))
         check_memory(len(self) * 3 * first.height * first.width, self.name)
         images = torch.empty(len(self), 3, first.height, first.width, dtype=torch.uint8)
         for i, path in enumerate(self.paths):
-            image = decode(Path(path))
+            image = decode_image(Path(path))
             if image.size != first.size:
                 raise DataError(
                     f"{path}: {image.width}×{image.height} pixels, but {self.paths[0]} has "

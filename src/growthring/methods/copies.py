@@ -116,7 +116,7 @@ class UnitMap:
 
 
 @dataclass(frozen=True)
-class Candidates:
+class NewUnits:
     """Units that the copies may also be made of, beside the old ones.
 
     Attributes:
@@ -149,7 +149,7 @@ class CopyGrowth(Growth):
         units: UnitMap,
         directions: Mapping[str, torch.Tensor] | None = None,
         offsets: Mapping[int, torch.Tensor] | None = None,
-        candidates: Candidates | None = None,
+        candidates: NewUnits | None = None,
         cost: SearchCost | None = None,
         change: str | None = None,
     ) -> None:

@@ -16,8 +16,8 @@ from growthring.graph.groups import TensorSpec
 from growthring.graph.trace import split_inputs
 from growthring.methods.base import Job
 from growthring.methods.contractions import Call
-from growthring.methods.paths import Path, Taps, find_paths
-from growthring.methods.search import Search
+from growthring.methods.paths import Taps, UnitPath, find_paths
+from growthring.methods.search import DataSearch
 from growthring.methods.silent import silent_copy
 
 _EXACT = 1024  # largest smaller side of a matrix that is decomposed as a whole
@@ -42,7 +42,7 @@ class Reader:
 
 
 def gradient_matrices(
-    job: Job, search: Search, twin: nn.Module, examples: int
+    job: Job, search: DataSearch, twin: nn.Module, examples: int
 ) -> dict[int, tuple[Tensor, list[Reader]]]:
     """M of every growing group, (all writers' inputs, all readers' outputs), and its readers.
 
@@ -95,7 +95,7 @@ def _assembled(
     return torch.cat(rows), readers
 
 
-def _block(writer: Call, reader: Call, gradient: Tensor, path: Path) -> Tensor:
+def _block(writer: Call, reader: Call, gradient: Tensor, path: UnitPath) -> Tensor:
     """Σ over examples and places of x ⊗ ∂L/∂h: (in · kernel, out · kernel)."""
     x = _patches(writer)  # (b, in · kernel, places)
     pulled = _pulled_back(reader, gradient)  # (b, out · kernel, places of what the reader reads)

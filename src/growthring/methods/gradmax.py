@@ -37,7 +37,7 @@ from growthring.methods.contractions import understood_calls
 from growthring.methods.gradients import Reader, gradient_matrices, leading_vectors
 from growthring.methods.paths import find_paths
 from growthring.methods.rescale import transfer
-from growthring.methods.search import Search, check_positive
+from growthring.methods.search import DataSearch, check_positive
 from growthring.methods.silent import SilentGrowth, columns, silent_copy
 from growthring.methods.trialcopies import present_step, searching_copy
 from growthring.planning.plan import Plan
@@ -100,7 +100,7 @@ class GradMax:
         factors = transfer(step, job.tensors)
         if not step.growing:
             return SilentGrowth(step, factors)
-        search = Search(job)
+        search = DataSearch(job)
         matrices = gradient_matrices(job, search, searching_copy(job.model), self.examples)
         vectors: dict[tuple[str, int], Tensor] = {}
         notes = []

@@ -30,7 +30,7 @@ _MOST = 65_536  # of places: beyond it a map that is not the identity would be t
 
 
 @dataclass(frozen=True)
-class Path:
+class UnitPath:
     """A way from one call to another along a group.
 
     Attributes:
@@ -113,7 +113,7 @@ def _averaging(average: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return pool
 
 
-def find_paths(job: Job, twin: nn.Module) -> list[Path]:
+def find_paths(job: Job, twin: nn.Module) -> list[UnitPath]:
     """All ways of units from writers to readers.
 
     Args:
@@ -135,7 +135,7 @@ def find_paths(job: Job, twin: nn.Module) -> list[Path]:
             if gradient is None or taps.passes_on(writer):
                 continue
             for group in read & written(writer.spec, taps):
-                paths.append(Path(group, k, i, probe.places(taps, group, k, i)))
+                paths.append(UnitPath(group, k, i, probe.places(taps, group, k, i)))
     return paths
 
 

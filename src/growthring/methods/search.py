@@ -1,4 +1,4 @@
-"""Search: what methods that try things on data share: batches, the loss, what it all costs."""
+"""What methods that try things on data share: going over batches, the loss, what it all costs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from growthring.methods.base import Job, SearchCost
 from growthring.planning.costs import num_examples
 
 
-class Search:
+class DataSearch:
     """Goes over batches and counts what that costs.
 
     FLOPs are counted by torch on the first batch of each phase, forward and backward as they are, and

@@ -11,7 +11,7 @@ from growthring.runs.configurations import Configuration, reference_of
 from growthring.runs.records import EpochRecord
 from growthring.runs.run import Run
 
-Value = Callable[[Run, EpochRecord], float | None]
+Reading = Callable[[Run, EpochRecord], float | None]
 _UNITS = ((3 * 86400.0, 86400.0, "days"), (3 * 3600.0, 3600.0, "h"), (300.0, 60.0, "min"))
 
 
@@ -118,8 +118,8 @@ def curve_section(configurations: Sequence[Configuration]) -> str:
 def _chart(
     name: str,
     configurations: Sequence[Configuration],
-    x: Value,
-    y: Value,
+    x: Reading,
+    y: Reading,
     x_axis: ChartAxis,
     y_axis: ChartAxis,
 ) -> str:
@@ -153,7 +153,7 @@ def _growth_points(run: Run) -> list[EpochRecord]:
     return [before for before, after in pairs if after.stage > before.stage]
 
 
-def _boundaries(configurations: Sequence[Configuration], x: Value) -> list[tuple[float, str]]:
+def _boundaries(configurations: Sequence[Configuration], x: Reading) -> list[tuple[float, str]]:
     """Returns where the stages begin, if that is about one place each for all grown runs.
 
     Seeds grow at the same epochs but not after the very same seconds, and some have not come so far.

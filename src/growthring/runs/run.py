@@ -11,7 +11,7 @@ from typing import Any
 from growthring.files.foreign import read_plain
 from growthring.runs.log import read_log
 from growthring.runs.records import EpochRecord, GrowthRecord, RatesRecord
-from growthring.runs.values import items, mapping, number, parse, reason, string, whole
+from growthring.runs.values import items, mapping, number, parse_json, reason, string, whole
 
 _MOST = 1 << 26  # bytes of a JSON file that are read
 
@@ -114,7 +114,7 @@ def read_runs(paths: Iterable[str | os.PathLike[str]]) -> list[Run]:
 
 def _read_object(path: Path, problems: list[str]) -> dict[str, Any] | None:
     try:
-        value = parse(read_plain(path, _MOST))
+        value = parse_json(read_plain(path, _MOST))
     except FileNotFoundError:
         if path.name != "result.json":  # an unfinished run has none
             problems.append(f"It has no {path.name}.")

@@ -72,10 +72,10 @@ def canonical(value: Any) -> str:
     return _dump(value, sort_keys=True)
 
 
-def parse(data: bytes) -> Any:
+def parse_json(data: bytes) -> Any:
     """Reads JSON; what cannot be read raises ValueError, whatever is wrong with it.
 
-    >>> parse(b'{"loss": NaN}')
+    >>> parse_json(b'{"loss": NaN}')
     {'loss': nan}
     """
     try:

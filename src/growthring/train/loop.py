@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from growthring.errors import InputError
 from growthring.optim import RingOptimizer
-from growthring.runs.records import Record
+from growthring.runs.records import LogRecord
 from growthring.train.account import Account
 from growthring.train.measure import OnDevice, batch_sums, evaluate
 from growthring.train.parts import Parts
@@ -53,7 +53,7 @@ class Loop:
 
     # What a trainer adds.
 
-    def note(self, record: Record) -> None:
+    def note(self, record: LogRecord) -> None:
         """Called with every record."""
 
     def after_step(self) -> None:

@@ -16,12 +16,12 @@ from torch import nn
 from growthring.checkpoint.jsontext import dumps, loads
 from growthring.data.stream import BatchStream
 from growthring.errors import InputError
+from growthring.methods.base import Loss
 from growthring.runs import EpochRecord, Result, RunFolder
-from growthring.runs.records import Record
+from growthring.runs.records import LogRecord
 from growthring.train.config import SOURCE
 from growthring.train.interrupt import Interrupt
 from growthring.train.loop import Loop
-from growthring.train.measure import Loss
 from growthring.train.parts import assemble
 from growthring.train.progress import Progress
 from growthring.train.recipe import Recipe, differences
@@ -184,7 +184,7 @@ class Trainer(Loop):
         self._save()
         self.folder.begin(config)
 
-    def note(self, record: Record) -> None:
+    def note(self, record: LogRecord) -> None:
         """Adds a record to the log."""
         self.folder.append(record)
         if self._tensorboard and isinstance(record, EpochRecord):
