@@ -303,7 +303,7 @@ def test_the_limit_follows_the_rounding_of_the_model_itself():
         model = Amplifies(factor)
         trials, notes = make_trials(model, x, None)
         assert not notes
-        limits.append(rounding_limit(model, trials, None, found=1.0))
+        limits.append(rounding_limit(model, trials, None, relative=1.0))
     assert 1e-7 < limits[0] < 1e-4 < limits[1]
 
 
@@ -311,7 +311,7 @@ def test_a_small_change_needs_no_second_look(monkeypatch):
     model = nn.Linear(4, 4)
     trials, _ = make_trials(model, torch.ones(1, 4), None)
     monkeypatch.setattr("growthring.growing.trials.run", lambda *_: pytest.fail("ran the model"))
-    assert rounding_limit(model, trials, None, found=1e-7) < 1e-5
+    assert rounding_limit(model, trials, None, relative=1e-7) < 1e-5
 
 
 def test_trials_are_fresh_in_values_batch_and_length():

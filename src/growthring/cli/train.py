@@ -199,19 +199,19 @@ def _export(arguments: argparse.Namespace) -> None:
     if run.is_finished:
         weights = run.read_weights()
     else:
-        found = run.read_checkpoint()
-        for path, reason in found.skipped:
+        checkpoint = run.read_checkpoint()
+        for path, reason in checkpoint.skipped:
             print(shown(f"checkpoint {path.name} cannot be used ({reason})"), file=sys.stderr)
-        weights = _weights(found)
+        weights = _weights(checkpoint)
     save_weights(arguments.file, weights)
     print(f"wrote {arguments.file}")
 
 
-def _weights(found: Checkpoint) -> dict[str, Any]:
+def _weights(checkpoint: Checkpoint) -> dict[str, Any]:
     """The model's tensors of a checkpoint, which may be of anything."""
-    weights = found.state.get("model") if isinstance(found.state, dict) else None
+    weights = checkpoint.state.get("model") if isinstance(checkpoint.state, dict) else None
     if not isinstance(weights, dict):
         raise CheckpointError(
-            f"the checkpoint '{found.path}' holds no model: it is not of a training run."
+            f"the checkpoint '{checkpoint.path}' holds no model: it is not of a training run."
         )
     return weights

@@ -84,8 +84,8 @@ def check_run(folder: Path, recipe: Recipe) -> None:
     """Refuses a folder that holds a run with other settings, naming them."""
     if not (folder / "config.json").exists():
         return
-    found = mapping(read_json(folder / "config.json"))
-    changed = differences(mapping(found.get("settings")), recipe.as_dict())
+    config = mapping(read_json(folder / "config.json"))
+    changed = differences(mapping(config.get("settings")), recipe.as_dict())
     if changed:
         raise InputError(
             f"'{folder}' holds a run with other settings ({'; '.join(changed)}). Move it away, or give the "

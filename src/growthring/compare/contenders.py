@@ -172,7 +172,7 @@ def line_up(asked: Sequence[str | Contender], recipe: Recipe) -> list[Contender]
     >>> [contender.name for contender in line_up(["paired", "vt"], demo())]
     ['fixed', 'paired', 'vt']
     """
-    found: list[Contender] = []
+    contenders: list[Contender] = []
     for one in asked:
         if isinstance(one, Contender):
             if one.name in KNOWN or one.name in _RESERVED or not NAME.fullmatch(one.name):
@@ -182,21 +182,21 @@ def line_up(asked: Sequence[str | Contender], recipe: Recipe) -> list[Contender]
                 )
             if "seed" in one.settings:
                 raise InputError(f"contender '{one.name}': the seeds are those of the comparison.")
-            found.append(one)
+            contenders.append(one)
         elif one in KNOWN:
-            found.append(KNOWN[one].of(one, recipe))
+            contenders.append(KNOWN[one].of(one, recipe))
         elif one not in MATCHED:
             raise InputError(
                 f"there is no contender '{one}'. Known: {', '.join(KNOWN)}; or one of your own with "
                 "--variant NAME:KEY=VALUE."
             )
-    names = [contender.name.lower() for contender in found]  # some file systems ignore case
+    names = [contender.name.lower() for contender in contenders]  # some file systems ignore case
     twice = [name for name in names if names.count(name) > 1]
     if twice:
         raise InputError(f"contender '{twice[0]}' is given twice.")
-    if not found:
+    if not contenders:
         raise InputError("there are no contenders to compare.")
-    return found if FIXED in names else [KNOWN[FIXED].of(FIXED, recipe), *found]
+    return contenders if FIXED in names else [KNOWN[FIXED].of(FIXED, recipe), *contenders]
 
 
 def parse_variant(text: str) -> Contender:

@@ -125,16 +125,16 @@ def read_manifest(out: Path) -> Manifest | None:
     path = out / FILE
     if not path.exists():
         return None
-    found = read_json(path)
-    check_stored(found, path, CLOCKS)
+    content = read_json(path)
+    check_stored(content, path, CLOCKS)
     contenders = {
         name: Entry(**{**entry, "settings": parse_settings(entry["settings"])})
-        for name, entry in found["contenders"].items()
+        for name, entry in content["contenders"].items()
     }
-    decisions = {name: Decision(**d) for name, d in found["decisions"].items()}
-    rest = {key: found[key] for key in ("recipe", "settings", "clock", "match", "machine")}
+    decisions = {name: Decision(**d) for name, d in content["decisions"].items()}
+    rest = {key: content[key] for key in ("recipe", "settings", "clock", "match", "machine")}
     return Manifest(
-        changes=tuple(found["changes"]), contenders=contenders, decisions=decisions, **rest
+        changes=tuple(content["changes"]), contenders=contenders, decisions=decisions, **rest
     )
 
 

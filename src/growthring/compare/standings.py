@@ -69,9 +69,9 @@ def read_standings(out: Path, manifest: Manifest) -> list[Standing]:
     clock = CLOCKS[manifest.clock]
     base: dict[str, float] = {}
     if fixed is not None:
-        found = [read_result(out / manifest.folder(FIXED, s)) for s in range(fixed.seeds)]
+        results = [read_result(out / manifest.folder(FIXED, s)) for s in range(fixed.seeds)]
         for key in ("flops", clock, "peak_memory"):
-            whole = spread(number(result.get(key)) for result in found)
+            whole = spread(number(result.get(key)) for result in results)
             if whole is not None and whole.mean > 0:
                 base[key] = whole.mean
     return [

@@ -33,12 +33,12 @@ from growthring.growing.report import GrowthReport
 from growthring.growing.transaction import all_or_nothing
 from growthring.growing.trials import Trial, make_trials
 from growthring.methods import Growth, GrowthMethod, Job, Step
-from growthring.methods.base import Batch, Loss
+from growthring.methods.base import Loss, SearchBatch
 from growthring.methods.magnitudes import following_magnitudes
 from growthring.optim.state import drop_state
 from growthring.planning.plan import Plan
 
-SearchBatches = Iterable[Batch] | Callable[[int], Iterable[Batch]]
+SearchBatches = Iterable[SearchBatch] | Callable[[int], Iterable[SearchBatch]]
 
 
 class Grower:

@@ -54,11 +54,11 @@ def _check_numbers(model: nn.Module, plan: Plan, stage: int) -> None:
     }
     sizes = {(size(axis, widths), size(axis, full)) for axis in axes}
     twin = plan.empty_model(stage)
-    found = disagreement(
+    difference = disagreement(
         model, twin, plan.example_inputs, plan.outputs, [(n, m) for n, m in sizes if n != m]
     )
-    if found is not None:
-        place, held, wanted = found
+    if difference is not None:
+        place, held, wanted = difference
         raise InputError(
             f"'{'.'.join(place).lstrip('.')}' of the model is {held}, at stage {stage} of the plan it is {wanted}, "
             "and the forward pass depends on it: the model's weights would compute something else in the full "
@@ -72,9 +72,9 @@ def check_shapes(module: nn.Module, plan: Plan, stage: int) -> None:
     for name, spec in plan.groups.specs.items():
         expected = spec.shape(plan.stage_widths[stage])
         if name not in tensors or tuple(tensors[name].shape) != expected:
-            found = "missing" if name not in tensors else tuple(tensors[name].shape)
+            actual = "missing" if name not in tensors else tuple(tensors[name].shape)
             raise GrowthStepError(
-                f"'{name}' is {found} where stage {stage} of the plan has {expected}: the model was "
+                f"'{name}' is {actual} where stage {stage} of the plan has {expected}: the model was "
                 "changed outside the grower."
             )
 

@@ -120,15 +120,15 @@ def _try(
         if change is None:
             continue
         chosen = [t for t in trials if t.training is training]
-        found = change.relative
-        limit = rounding_limit(twin, chosen, plan.outputs, found, arithmetic.lifted)
-        if not found <= limit:
+        relative = change.relative
+        limit = rounding_limit(twin, chosen, plan.outputs, relative, arithmetic.lifted)
+        if not relative <= limit:
             mode, bits = (
                 "train" if training else "eval",
                 ", in 64 bits" if arithmetic.lifted else "",
             )
             raise GrowthStepError(
                 f"a trial growth of {plan.groups.model_type} to the widths of stage {stage}{bits}, changes the "
-                f"outputs in {mode} mode by {found:.1e} (relative; rounding explains {limit:.0e})"
+                f"outputs in {mode} mode by {relative:.1e} (relative; rounding explains {limit:.0e})"
                 f"{explanation(plan.groups, training)} Nothing was changed."
             )

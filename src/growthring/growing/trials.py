@@ -78,12 +78,12 @@ def runs(
 ) -> bool:
     """Whether a model's own code runs on these inputs in this mode, and gives numbers."""
     try:
-        found = outputs_of(model, inputs, outputs, training, arithmetic, kept).returned
+        returned = outputs_of(model, inputs, outputs, training, arithmetic, kept).returned
     except (GrowthError, *NO_MEMORY):
         raise
     except Exception:  # the model's own code may raise anything
         return False
-    return not any(bool(torch.isnan(t).any()) for t in found if t.is_floating_point())
+    return not any(bool(torch.isnan(t).any()) for t in returned if t.is_floating_point())
 
 
 def run(
@@ -102,12 +102,12 @@ def worst(
     trials: Sequence[Trial], before: Sequence[Outputs], after: Sequence[Outputs], training: bool
 ) -> Verification | None:
     """The largest change among the trials of one mode; None if there are none."""
-    found = [
+    changes = [
         a.change_to(b)
         for trial, a, b in zip(trials, before, after, strict=True)
         if trial.training is training
     ]
-    return max(found, key=lambda change: change.relative) if found else None
+    return max(changes, key=lambda change: change.relative) if changes else None
 
 
 def explanation(groups: WidthGroups, training: bool) -> str:
@@ -125,7 +125,7 @@ def rounding_limit(
     model: nn.Module,
     trials: Sequence[Trial],
     outputs: Sequence[str] | None,
-    found: float,
+    relative: float,
     lifted: bool = False,
 ) -> float:
     """The largest change of the outputs that rounding explains.
@@ -137,13 +137,13 @@ def rounding_limit(
         model: one of the two models that were compared, the wider one.
         trials: what they were compared on.
         outputs: the named parts of the output that count.
-        found: the change in question: if it is small enough nothing is run.
+        relative: the change in question: if it is small enough nothing is run.
         lifted: whether they ran in 64 bits.
     """
     types = {p.dtype for p in model.parameters() if p.is_floating_point()} or {torch.float32}
     eps = max(torch.finfo(t).eps for t in types)
     limit = min((_FEW_LIFTED if lifted else _FEW) * eps, _LARGEST)
-    if found <= limit:
+    if relative <= limit:
         return limit
     try:
         plain = run(model, trials, outputs, Arithmetic(lifted=lifted))

@@ -80,7 +80,7 @@ class Outputs:
             for name, tensor in self.left.items()
             if name in other.left and other.left[name].shape == tensor.shape
         ]
-        return compare(
+        return compare_outputs(
             [*self.returned, *(self.left[name] for name in same)],
             [*other.returned, *(other.left[name] for name in same)],
         )
@@ -190,7 +190,7 @@ def verify(
     return first.change_to(second)
 
 
-def compare(before: Sequence[torch.Tensor], after: Sequence[torch.Tensor]) -> Verification:
+def compare_outputs(before: Sequence[torch.Tensor], after: Sequence[torch.Tensor]) -> Verification:
     """The same measurement on outputs at hand."""
     shapes = [tuple(t.shape) for t in before], [tuple(t.shape) for t in after]
     if shapes[0] != shapes[1]:

@@ -9,7 +9,7 @@ from growthring.errors import PlanError
 from growthring.planning.costs import Footprint
 from growthring.planning.options import PlanOptions
 from growthring.planning.plan import Plan
-from growthring.planning.schedule import batch_sizes, check_list, rate_factors, whole
+from growthring.planning.schedule import batch_sizes, check_list, check_whole, rate_factors
 
 
 def with_batches(plan: Plan, options: PlanOptions) -> Plan:
@@ -24,7 +24,7 @@ def with_batches(plan: Plan, options: PlanOptions) -> Plan:
             for stage, footprint in enumerate(plan.footprints)
         ]
     elif isinstance(options.batch_size, numbers.Integral):
-        size = whole("batch_size", options.batch_size)
+        size = check_whole("batch_size", options.batch_size)
         sizes = batch_sizes(size, options.stages, options.batch_growth)
     else:
         sizes = check_list("batch_size", options.batch_size, options.stages)

@@ -22,7 +22,7 @@ from growthring.graph.running import call, callers_settings, copied, fixed_rando
 from growthring.graph.skeleton import named_tensors
 from growthring.graph.standins import GROUPED_FLOPS, StandIns
 from growthring.graph.trace import ExampleInputs, split_inputs
-from growthring.planning.schedule import whole
+from growthring.planning.schedule import check_whole
 
 # Tensors of a parameter's size that an optimizer keeps.
 OPTIMIZER_STATE = {"sgd": 1, "adam": 2, "adamw": 2, "avagrad": 2, "lars": 1, "none": 0}
@@ -172,7 +172,7 @@ def seconds_per_step(
     The example inputs are repeated up to the batch size; the loss is the mean square of the outputs.
     The model's values are not kept: pass a copy.
     """
-    whole("repeats", repeats)
+    check_whole("repeats", repeats)
     args, kwargs = _repeated(inputs, batch_size)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0, momentum=0.9)
     times = []

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from growthring.errors import PlanError
 from growthring.planning.options import PlanOptions
-from growthring.planning.schedule import check_list, stage_epochs, whole
+from growthring.planning.schedule import check_list, check_whole, stage_epochs
 
 
 def epochs_of(options: PlanOptions) -> tuple[int, ...]:
@@ -22,7 +22,7 @@ def epochs_of(options: PlanOptions) -> tuple[int, ...]:
     """
     if not isinstance(options.epochs, numbers.Integral):
         return tuple(check_list("epochs", options.epochs, options.stages))
-    epochs, first = whole("epochs", options.epochs), options.first_epochs
+    epochs, first = check_whole("epochs", options.epochs), options.first_epochs
     if first is None:  # a twentieth, or what leaves some for the last stage
         for tried in range(epochs // 20, 1, -1):
             with contextlib.suppress(PlanError):
@@ -37,7 +37,7 @@ def possible_epochs(options: PlanOptions) -> Iterator[tuple[int, ...]]:
     if not is_free or options.schedule == "linear":
         yield epochs_of(options)
         return
-    epochs = whole("epochs", options.epochs)
+    epochs = check_whole("epochs", options.epochs)
     for first in range(1, epochs + 1):
         try:
             yield _from(first, epochs, options)
@@ -46,5 +46,5 @@ def possible_epochs(options: PlanOptions) -> Iterator[tuple[int, ...]]:
 
 
 def _from(first: int, epochs: int, options: PlanOptions) -> tuple[int, ...]:
-    growth, rule = options.epoch_growth, options.schedule
-    return tuple(stage_epochs(epochs, options.stages, first, growth, rule))
+    growth, schedule = options.epoch_growth, options.schedule
+    return tuple(stage_epochs(epochs, options.stages, first, growth, schedule))

@@ -14,15 +14,15 @@ from growthring.errors import InputError, PlanError
 from growthring.graph.analysis import Build, Heads
 from growthring.planning.costs import OPTIMIZER_STATE
 from growthring.planning.schedule import (
-    Rule,
+    ScheduleKind,
+    check_batch_rate,
     check_list,
     check_rate,
-    check_rate_rule,
-    check_rule,
+    check_schedule,
     check_stages,
     check_start,
+    check_whole,
     is_number,
-    whole,
 )
 
 Widths = Mapping[str, Sequence[int]] | Sequence[tuple[str, Sequence[int]]]
@@ -84,7 +84,7 @@ class PlanOptions:
     batch_size: int | Sequence[int] = field(default=128, metadata={"bounds": (1, 10**7)})
     batch_growth: float = 0.0
     batch_rate: Literal["none", "linear", "sqrt"] = "none"
-    schedule: Rule = "published"
+    schedule: ScheduleKind = "published"
     round_to: int = field(default=2, metadata={"bounds": (1, 10**6)})
     freeze: tuple[str, ...] = ()
     budget: float | None = None
@@ -99,17 +99,17 @@ class PlanOptions:
     def __post_init__(self) -> None:
         """Checks what can be told without a model, and turns what can be read only once into tuples."""
         check_stages(self.stages)
-        check_rule(self.schedule)
+        check_schedule(self.schedule)
         check_start(self.start)
         if self.growth is not None:
             check_rate("growth", self.growth)
         self._check_count("epochs", self.epochs)
         if self.first_epochs is not None:
-            whole("first_epochs", self.first_epochs)
+            check_whole("first_epochs", self.first_epochs)
         check_rate("epoch_growth", self.epoch_growth)
         self._check_count("batch_size", self.batch_size)
         check_rate("batch_growth", self.batch_growth)
-        check_rate_rule(self.batch_rate)
+        check_batch_rate(self.batch_rate)
         memory: Any = self.batch_memory
         if memory is not None and not (is_number(memory) and 0 < memory < math.inf):
             raise PlanError(f"batch_memory={memory!r} is not a number of bytes.")
@@ -156,7 +156,7 @@ class PlanOptions:
     def _check_count(self, name: str, value: Any) -> None:
         """A whole number, or one for each stage."""
         if isinstance(value, numbers.Integral):
-            whole(name, value)
+            check_whole(name, value)
         else:
             check_list(name, value, self.stages)
 

@@ -27,7 +27,7 @@ from growthring.graph.skeleton import copy_with, empty_copy, named_tensors
 from growthring.graph.trace import ExampleInputs
 from growthring.planning.costs import Footprint, footprint, seconds_per_step
 from growthring.planning.initial import Initial, seed_gain
-from growthring.planning.schedule import whole
+from growthring.planning.schedule import check_whole
 
 _BARS = "▁▂▃▄▅▆▇█"
 
@@ -130,10 +130,10 @@ class Plan:
             moved = tensor.detach().to(device, casts.get(tensor.dtype, tensor.dtype))
             return moved.requires_grad_(tensor.requires_grad)
 
-        found: ExampleInputs = pytree.tree_map_only(
+        inputs: ExampleInputs = pytree.tree_map_only(
             torch.Tensor, follow, copied(self.example_inputs)
         )
-        return found
+        return inputs
 
     @own_settings()
     def build_seed(self) -> nn.Module:
@@ -213,7 +213,7 @@ class Plan:
     def measure(self, repeats: int = 3) -> Plan:
         """The plan with the seconds of a training step of each stage on this machine."""
         seconds = []
-        whole("repeats", repeats)
+        check_whole("repeats", repeats)
         for t, size in enumerate(self.batch_sizes):
             twin = copy.deepcopy(self.empty_model(t))
             with torch.no_grad():  # values that are not denormal or infinite, which would cost time

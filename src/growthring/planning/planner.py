@@ -18,7 +18,7 @@ from growthring.planning.epochs import epochs_of
 from growthring.planning.initial import initials_of
 from growthring.planning.options import PlanOptions
 from growthring.planning.plan import Plan
-from growthring.planning.schedule import whole
+from growthring.planning.schedule import check_whole
 from growthring.planning.widths import (
     choose_widths,
     explicit_widths,
@@ -116,8 +116,8 @@ def fixed_plan(model: nn.Module, example_inputs: ExampleInputs, options: PlanOpt
         (),
         example_inputs,
         model,
-        epochs=(whole("epochs", options.epochs),),
-        batch_sizes=(whole("batch_size", options.batch_size),),
+        epochs=(check_whole("epochs", options.epochs),),
+        batch_sizes=(check_whole("batch_size", options.batch_size),),
         rate_factors=(1.0,),
         optimizer=options.optimizer,
     )

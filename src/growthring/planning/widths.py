@@ -126,7 +126,7 @@ def rounding_notes(groups: WidthGroups, round_to: int) -> list[str]:
                 )
             elif unit > round_to:
                 notes.append(
-                    f"'{names[key]}' ({full[key]}) steps in units of {unit} to fit the sizes it is tied to."
+                    f"'{names[key]}' ({full[key]}) steps in units of {unit} to stay in proportion to other sizes."
                 )
     return notes
 

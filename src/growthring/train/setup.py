@@ -101,10 +101,10 @@ def make_streams(
         raise InputError(
             f"'{recipe.data}' has images of shape {shape}, the recipe expects {recipe.input_shape}."
         )
-    found = images.labels.unique()
-    if len(found) < 2:
+    labels = images.labels.unique()
+    if len(labels) < 2:
         raise InputError(
-            f"all {len(images)} training images of '{images.name}' have the label {int(found[0])}: there is "
+            f"all {len(images)} training images of '{images.name}' have the label {int(labels[0])}: there is "
             "nothing to tell apart. Take more of them (num_train), or mix their order."
         )
     augmentation = Augmentation.of(images, shift=recipe.shift, mirror=recipe.mirror)
@@ -177,10 +177,10 @@ def find_device(name: str | torch.device) -> torch.device:
     return device
 
 
-def total_steps(made: Plan, stream: BatchStream) -> int:
+def total_steps(plan: Plan, stream: BatchStream) -> int:
     """Optimizer steps of the whole run, as the stream counts batches."""
     before, steps = stream.batch_size, 0
-    for epochs, size in zip(made.epochs, made.batch_sizes, strict=True):
+    for epochs, size in zip(plan.epochs, plan.batch_sizes, strict=True):
         stream.set_batch_size(size)
         steps += epochs * len(stream)
     stream.set_batch_size(before)
