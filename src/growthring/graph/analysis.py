@@ -23,7 +23,8 @@ from growthring.graph.groups import Law, Member, TensorSpec, WidthGroup, WidthGr
 from growthring.graph.places import Place
 from growthring.graph.reductions import CASTS, SHAPES, base_of
 from growthring.graph.rules import Walk
-from growthring.graph.rules.walk import Use
+from growthring.graph.rules.records import Use
+from growthring.graph.rules.run import walk_trace
 from growthring.graph.scales import Scales
 from growthring.graph.sizes import in_proportion, in_sets, probe_widths, spans_of, units_of
 from growthring.graph.skeleton import handled_attributes, named_tensors
@@ -60,9 +61,7 @@ class Analysis:
         self.walks: list[Walk] = []
         first_op, held = 0, unsupported(model)
         for t in traces:
-            walk = Walk(self.unifier, self.scales, t, first_op, held)
-            walk.run()
-            self.walks.append(walk)
+            self.walks.append(walk_trace(self.unifier, self.scales, t, first_op, held))
             first_op += len(t.ops)
         self.passed_over: dict[int, Reason] = {}
         self._join_sites()

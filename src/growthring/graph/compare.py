@@ -255,9 +255,26 @@ def _laws(probe: Probe, walk: Walk, op: Op, old: _Numbers, new: _Numbers) -> tup
         ratio = math.log(size(axis, probe.full) / size(axis, probe.small))
         for power in POWERS:
             if abs(change - power * ratio) <= tolerance:
-                law = Law(unsigned(axis), power, walk.mean_at(op, axis, power))
+                law = Law(unsigned(axis), power, _mean_at(walk, op, axis, power))
                 found[law] = None
     return tuple(found)
+
+
+def _mean_at(walk: Walk, op: Op, axis: Axis, power: float) -> tuple[str, str] | None:
+    """The module and site of a sum that a product with a number ∝ axis^power makes a mean of, if it does."""
+    if id(op) not in walk.means:
+        return None
+    total, entered = walk.means[id(op)]
+    if total.site is None or not math.isclose(entered + power, 0, abs_tol=1e-9):
+        return None
+    site, unifier = total.site, walk.unifier
+    summed = [unifier.resolve(s.axis) for s in walk.statistics if (s.module, s.site) == site]
+    moving = [a for a in summed if any(unifier.frozen(r.group) is None for r in refs(a))]
+    if {unsigned(a) for a in moving} != {unsigned(axis)}:
+        return None
+    sums = [o for o in walk.trace.ops if o.site == site and o.name == total.name]
+    means = {id(o) for o, _ in walk.means.values()}
+    return site if all(id(o) in means for o in sums) else None
 
 
 def _scales_a_weight(walk: Walk, op: Op) -> bool:
