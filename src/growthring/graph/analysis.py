@@ -14,13 +14,13 @@ from torch import nn
 
 from growthring.core.axes import Axis, Concat, Fixed, Product, Ref, refs, unsigned
 from growthring.errors import InputError, WidthGroupError
+from growthring.graph.attempt import Fit
 from growthring.graph.candidates import alike
-from growthring.graph.compare import Probe
 from growthring.graph.computed import unsupported
-from growthring.graph.fit import Fit
 from growthring.graph.follow import Attributes, Scaled
 from growthring.graph.groups import Law, Member, TensorSpec, WidthGroup, WidthGroups, describe
 from growthring.graph.places import Place
+from growthring.graph.probe import Probe
 from growthring.graph.reductions import CASTS, SHAPES, base_of
 from growthring.graph.rules import Walk
 from growthring.graph.rules.records import Use

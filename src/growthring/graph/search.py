@@ -9,12 +9,14 @@ from growthring.core.axes import Ref, refs
 from growthring.core.variance import ScaleConflict, preserve
 from growthring.errors import InputError
 from growthring.graph.analysis import Analysis, Build, Sizes, Tie
-from growthring.graph.compare import Probe, is_default_attention
-from growthring.graph.fit import Fit, fit, recheck, settle
+from growthring.graph.attempt import Fit
+from growthring.graph.fit import fit, recheck
 from growthring.graph.follow import Attributes, Scaled
 from growthring.graph.groups import Law, WidthGroups
-from growthring.graph.laws import log_ratios
+from growthring.graph.laws import log_ratios, settle
+from growthring.graph.numbers import is_default_attention
 from growthring.graph.places import Place
+from growthring.graph.probe import Probe
 from growthring.graph.rebuild import Rebuild
 from growthring.graph.sizes import steps_of
 from growthring.graph.trace import ExampleInputs
