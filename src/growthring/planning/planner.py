@@ -15,13 +15,15 @@ import torch
 from torch import nn
 
 from growthring.errors import GrowthError, PlanError
-from growthring.graph.analysis import Build, Heads
+from growthring.graph.analysis import Build
 from growthring.graph.check import check_finite
+from growthring.graph.choosing import Heads
 from growthring.graph.discover import discover
 from growthring.graph.groups import WidthGroup, WidthGroups
 from growthring.graph.magnitudes import typical_ratio, with_ratios
 from growthring.graph.running import copied, kept_random, own_settings
-from growthring.graph.sizes import stage_widths, steps_of
+from growthring.graph.search import Share
+from growthring.graph.sizes import steps_of, widths_at
 from growthring.graph.skeleton import empty_copy, named_tensors
 from growthring.graph.trace import ExampleInputs, run_once, trace
 from growthring.planning.costs import OPTIMIZER_STATE, Footprint
@@ -129,7 +131,7 @@ def plan(
             heads,
             outputs,
             build,
-            lambda groups: _at(groups, fractions[0], round_to),
+            Share(fractions[0], round_to),
         )
     check_finite(model)
     run_once(model, example_inputs)
@@ -199,13 +201,6 @@ def fixed_plan(
 _RATES = (0.9, 0.8, 0.7, 0.6, 0.4, 0.2, 0.0, 1.1, 1.2, 1.3, 1.4, 1.6, 1.8, 2.0, 2.5, 3.0, 4.0, 5.0)
 
 
-def _at(groups: WidthGroups, fraction: float, round_to: int) -> dict[int, int]:
-    full, growing = groups.full_widths, [g.key for g in groups.growable]
-    if fraction == 1:
-        return full
-    return full | stage_widths(groups.spans, full, growing, fraction, round_to, groups.units)
-
-
 @dataclass(frozen=True)
 class _Settings:
     """What `plan` was asked for, where a budget may try other values."""
@@ -222,7 +217,7 @@ class _Settings:
     def widths(self, groups: WidthGroups, growth: float | None) -> list[dict[int, int]]:
         """Widths of every group at every stage."""
         fractions = width_fractions(self.stages, self.start, growth, self.schedule)
-        steps = [_at(groups, fraction, self.round_to) for fraction in fractions]
+        steps = [widths_at(groups, fraction, self.round_to) for fraction in fractions]
         if self.schedule == "recursive" and growth is not None:
             full, growing = groups.full_widths, [g.key for g in groups.growable]
             for together in steps_of(groups.spans, full, growing, self.round_to, groups.units):
@@ -231,7 +226,7 @@ class _Settings:
                     steps[0][first], full[first], self.stages, growth, self.round_to
                 )
                 for t, width in enumerate(row):  # what steps together has one fraction
-                    found = _at(groups, width / full[first], self.round_to)
+                    found = widths_at(groups, width / full[first], self.round_to)
                     steps[t] |= {key: found[key] for key in together.groups}
         for name, given in self.explicit.items():
             for t, width in enumerate(given):
