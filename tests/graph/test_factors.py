@@ -9,9 +9,9 @@ from torch.nn import functional as F
 
 import growthring as gr
 from growthring.core.axes import Ref, refs
-from growthring.graph.compare import fold
-from growthring.graph.fit import settle
 from growthring.graph.groups import Law
+from growthring.graph.laws import settle
+from growthring.graph.numbers import fold
 from growthring.graph.trace import trace
 from tests.growth_contract import Net, check_contract, make_plan, randn, tokens
 

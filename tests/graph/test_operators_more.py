@@ -8,7 +8,7 @@ from torch import nn
 
 import growthring as gr
 from growthring.graph.rules import register_rule
-from growthring.graph.rules.walk import _RULES
+from growthring.graph.rules.registry import RULES
 from growthring.graph.trace import trace
 from tests.graph.more_rows import MORE, encoder
 from tests.growth_contract import (
@@ -85,8 +85,8 @@ def test_a_failing_rule_freezes_what_it_touches(mistake: Exception, monkeypatch)
         walk.carry(x)
         raise mistake
 
-    monkeypatch.setitem(_RULES, "aten.sinh", broken)
-    monkeypatch.delitem(_RULES, "test.broken")
+    monkeypatch.setitem(RULES, "aten.sinh", broken)
+    monkeypatch.delitem(RULES, "test.broken")
     model = Net(
         lambda self, x: self.c(self.b(self.a(x).sinh()).relu()),
         a=nn.Linear(4, 8),
@@ -106,7 +106,7 @@ def test_a_rule_whose_axes_do_not_fit_freezes_what_it_touches(monkeypatch) -> No
         x = walk.info(op.args[0])
         walk.set(op.outputs[0], x.axes[::-1], x.scale)
 
-    monkeypatch.setitem(_RULES, "aten.sinh", wrong)
+    monkeypatch.setitem(RULES, "aten.sinh", wrong)
     model = Net(
         lambda self, x: self.c(self.b(self.a(x).sinh()).relu()),
         a=nn.Linear(4, 8),
@@ -119,14 +119,14 @@ def test_a_rule_whose_axes_do_not_fit_freezes_what_it_touches(monkeypatch) -> No
 
 
 def test_a_failing_rule_leaves_a_parameter_that_it_touched_frozen(monkeypatch) -> None:
-    kept = _RULES["aten.linear"]
+    kept = RULES["aten.linear"]
 
     def broken(walk, op):
         kept(walk, op)
         if op.module == "b":
             raise ValueError("half way")
 
-    monkeypatch.setitem(_RULES, "aten.linear", broken)
+    monkeypatch.setitem(RULES, "aten.linear", broken)
     model = nn.Sequential()
     for name, layer in (
         ("a", nn.Linear(4, 8)),

@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 import growthring as gr
 import growthring.growing.fading.recompute as recompute
+from growthring.graph import sites
 from growthring.graph.sites import REDUCTIONS
 from growthring.growing.fading import Fade
 from growthring.growing.fading.weighted import parse_call, weighted
@@ -701,3 +702,8 @@ def test_compiled_models_fade_too(make):
     grower.finish()
     wanted = model(x).detach()
     assert distance(wanted, torch.compile(model, backend="eager")(x).detach()) < 1e-12
+
+
+def test_the_files_of_fades_are_where_sites_look_for_them() -> None:
+    assert inspect.getsourcefile(weighted) == sites._OWN
+    assert sites._is_machinery(inspect.getsourcefile(Fade) or "")

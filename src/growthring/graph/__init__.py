@@ -1,3 +1,3 @@
 """A model and example inputs -> its width groups: tracing, axis rules, unification, fitting."""
 
-from growthring.graph.rules.walk import register_rule as register_rule
+from growthring.graph.rules import register_rule as register_rule

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import nn
 
-from growthring.graph.compare import POWERS
+from growthring.graph.laws import POWERS
 from growthring.graph.places import FixedPlaceError, Place, assign, plain_numbers, read
 from growthring.graph.rehearse import Rehearsal, rehearse
 from growthring.graph.skeleton import copy_with, named_tensors

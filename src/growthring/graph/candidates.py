@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from growthring.core.axes import Axis, Fixed, refs, size, unsigned
-from growthring.graph.compare import Probe
 from growthring.graph.follow import Sizes, attribute_value
 from growthring.graph.places import (
     FixedPlaceError,
@@ -20,6 +19,7 @@ from growthring.graph.places import (
     leaves,
     read,
 )
+from growthring.graph.probe import Probe
 from growthring.graph.skeleton import copy_with, named_tensors
 
 _NUMBER = re.compile(r"\d+")

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import get_args
 
 from torch import nn
 
 from growthring.errors import InputError, TraceError, UnsupportedModelError
-from growthring.graph.analysis import Analysis, Build, Heads
+from growthring.graph.analysis import Analysis, Build, Run
 from growthring.graph.check import check_inputs, check_model
+from growthring.graph.choosing import Heads
 from growthring.graph.fresh import batch_size, resized
 from growthring.graph.groups import WidthGroups
 from growthring.graph.running import own_settings
-from growthring.graph.search import Search
+from growthring.graph.search import Search, Share
 from growthring.graph.skeleton import copy_with, named_tensors
 from growthring.graph.trace import ExampleInputs, Trace, trace
 
@@ -72,17 +73,17 @@ def discover(
     heads: Heads,
     outputs: Sequence[str] | None,
     build: Build | None,
-    trial_widths: Callable[[WidthGroups], Mapping[int, int]] | None = None,
+    smallest: Share | None = None,
 ) -> WidthGroups:
-    """The work of `discover_width_groups`; `trial_widths` names further widths that the code must follow."""
+    """The work of `discover_width_groups`; `smallest` is a stage that the code must follow as well."""
     check_model(model)
     check_inputs(model, example_inputs)
     if heads not in get_args(Heads):
         raise InputError(f"heads={heads!r} is not one of {', '.join(get_args(Heads))}.")
     patterns = [freeze] if isinstance(freeze, str) else list(freeze)
     example_inputs, traces, modes, notes = _traces(model, example_inputs, outputs)
-    analysis = Analysis(model, traces, patterns, heads)
-    groups = Search(analysis, example_inputs, modes, outputs, build).run(trial_widths)
+    run = Run(example_inputs, modes, outputs, build)
+    groups = Search(Analysis(model, traces, patterns, heads, run)).run(smallest)
     return replace(groups, notes=(*notes, *groups.notes))
 
 

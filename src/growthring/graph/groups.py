@@ -11,7 +11,7 @@ from growthring.core.axes import Axis, Concat, Fixed, Product, Ref, refs, size
 from growthring.core.variance import Record
 from growthring.errors import WidthGroupError
 from growthring.graph.follow import Attributes, Scaled
-from growthring.graph.rules.walk import Statistics
+from growthring.graph.reductions import Statistics
 from growthring.graph.unify import Reason
 
 _NOTHING = Fixed(1)

@@ -62,6 +62,15 @@ class Op:
         """For messages: the operator and the module that calls it."""
         return f"operator '{self.name.rsplit('.', 1)[0]}' in '{self.module or '(model)'}'"
 
+    @property
+    def base(self) -> str:
+        """The name without its overload: `aten.linear`, in place `aten.relu_`."""
+        return ".".join(self.name.split(".")[:2])
+
+    def arg(self, index: int, name: str, default: Any = None) -> Any:
+        """An argument by position or, failing that, by name."""
+        return self.args[index] if len(self.args) > index else self.kwargs.get(name, default)
+
     def inputs(self) -> Iterator[Value]:
         """The tensors it takes."""
         yield from values_in((self.args, dict(self.kwargs)))

@@ -18,9 +18,10 @@ import torch
 from torch import nn
 
 from growthring.core.axes import Axis, refs, size, unsigned
-from growthring.graph.compare import POWERS, Probe
 from growthring.graph.follow import Scaled, Sizes, attribute_value, follow_attributes
+from growthring.graph.laws import POWERS
 from growthring.graph.places import FixedPlaceError, Place, holder_of, leaves, plain_numbers, read
+from growthring.graph.probe import Probe
 from growthring.graph.running import fixed_random
 from growthring.graph.skeleton import named_tensors
 from growthring.graph.trace import _quiet

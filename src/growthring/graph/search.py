@@ -4,118 +4,146 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from growthring.core.axes import Ref, refs
 from growthring.core.variance import ScaleConflict, preserve
 from growthring.errors import InputError
-from growthring.graph.analysis import Analysis, Build, Sizes, Tie
-from growthring.graph.compare import Probe, is_default_attention
-from growthring.graph.fit import Fit, fit, recheck, settle
+from growthring.graph.analysis import Analysis, Tie
+from growthring.graph.attempt import Fit
+from growthring.graph.finish import finish, nothing_grows
+from growthring.graph.fit import fit, recheck
 from growthring.graph.follow import Attributes, Scaled
 from growthring.graph.groups import Law, WidthGroups
-from growthring.graph.laws import log_ratios
+from growthring.graph.laws import log_ratios, settle
+from growthring.graph.numbers import is_default_attention
 from growthring.graph.places import Place
+from growthring.graph.probe import Probe
 from growthring.graph.rebuild import Rebuild
-from growthring.graph.sizes import steps_of
-from growthring.graph.trace import ExampleInputs
+from growthring.graph.sizes import steps_of, widths_at
 from growthring.graph.unify import Reason
 
 TIES: tuple[Tie, ...] = ("apart", "equal", "proportional")
-_MOST_SETS = 8  # of widths that move together, among which a culprit is looked for
 # One entry of a config is for all layers.
 CONFIG_TIES: tuple[Tie, ...] = ("alike", "equal", "proportional")
+_MOST_SETS = 8  # of widths that move together, among which a culprit is looked for
 _LEAST_STEPS = 4
+
+
+@dataclass(frozen=True)
+class Share:
+    """A share of the full widths, in steps of `round_to`: a stage that the code has to follow as well."""
+
+    fraction: float
+    round_to: int
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """The model's code at other widths: which grow, how they are tied, what was run, what came of it."""
+
+    growing: Sequence[int]
+    tie: Tie
+    probe: Probe
+    fit: Fit
 
 
 class Search:
     """Freezes widths until the model's own code follows all that are left."""
 
-    def __init__(
-        self,
-        analysis: Analysis,
-        inputs: ExampleInputs,
-        modes: Sequence[bool],
-        outputs: Sequence[str] | None,
-        build: Build | None,
-    ) -> None:
-        self.analysis, self.inputs, self.modes = analysis, inputs, modes
-        self.outputs, self.build = outputs, build
+    def __init__(self, analysis: Analysis) -> None:
+        self.analysis = analysis
         # Attributes that do not follow, because a factor could not be made up for.
         self.constant: set[Place] = set()
         self.rebuild = Rebuild(analysis.model)
         self.unloadable = False
         self.more: Attributes = {}  # what a model built from the config has at other widths
 
-    def run(self, trial_widths: Callable[[WidthGroups], Mapping[int, int]] | None) -> WidthGroups:
-        """The groups, when everything that grows is followed."""
-        analysis = self.analysis
-        result, tie = Fit(dict(analysis.attributes())), TIES[0]
-        laws: dict[int, Law] | None = None
-        while growing := analysis.choose():
-            result, tie, probe = self._fit(growing)
-            result = self._tell_laws_apart(result, tie, growing)
-            if not result.blocked and trial_widths is not None:
-                small = Sizes(analysis.unifier)
-                small.update(trial_widths(analysis.result(result, {}, tie)))
-                result = recheck(analysis.at(probe, small, self.build), result)
-            if result.blocked and self.build is not None:
-                raise InputError(
-                    f"build(widths) does not give the model at other widths: {result.reason}."
-                )
-            if result.blocked:
-                analysis.unifier.freeze(result.blocked, Reason("code", result.reason))
-                continue
-            laws = self._settled(result, tie, growing, probe)
-            if laws is not None:
-                break
-        if self.rebuild.works and not self.more and self.build is None:
-            result.notes.append(
-                f"the config of {type(analysis.model).__name__} cannot say the widths of the stages before the "
-                "last: only the full-size model can be loaded with from_pretrained"
+    def run(self, smallest: Share | None = None) -> WidthGroups:
+        """The groups, when everything that grows is followed.
+
+        Args:
+            smallest: a stage whose widths the code must follow, besides those that are tried anyway.
+        """
+        while growing := self.analysis.choice.choose():
+            groups = self._attempt(growing, smallest)
+            if groups is not None:
+                return groups
+        raise nothing_grows(self.analysis)
+
+    def _attempt(self, growing: Sequence[int], smallest: Share | None) -> WidthGroups | None:
+        """The groups if all of these widths can grow; None where some were frozen, for the next attempt."""
+        trial = self._tell_laws_apart(self._fitted(growing))
+        if smallest is not None and not trial.fit.blocked:
+            trial = self._at_share(trial, smallest)
+        if trial.fit.blocked:
+            self._freeze_blocked(trial.fit)
+            return None
+        laws = self._settled(trial)
+        if laws is None:
+            return None
+        notes = [*trial.fit.notes, *self._config_notes()]
+        return finish(self.analysis, replace(trial.fit, notes=notes), laws, trial.tie)
+
+    def _freeze_blocked(self, fitted: Fit) -> None:
+        if self.analysis.run.build is not None:
+            raise InputError(
+                f"build(widths) does not give the model at other widths: {fitted.reason}."
             )
-        return analysis.result(result, laws or {}, tie)
+        self.analysis.unifier.freeze(fitted.blocked, Reason("code", fitted.reason))
+
+    def _config_notes(self) -> list[str]:
+        if not self.rebuild.works or self.more or self.analysis.run.build is not None:
+            return []
+        return [
+            f"the config of {type(self.analysis.model).__name__} cannot say the widths of the stages before the "
+            "last: only the full-size model can be loaded with from_pretrained"
+        ]
+
+    def _at_share(self, trial: _Trial, smallest: Share) -> _Trial:
+        """The trial, checked at the widths of a stage as well."""
+        groups = finish(self.analysis, trial.fit, {}, trial.tie)
+        widths = widths_at(groups, smallest.fraction, smallest.round_to)
+        return replace(trial, fit=recheck(self.analysis.at(trial.probe, widths), trial.fit))
 
     def _probe(self, growing: Sequence[int], tie: Tie, variation: int = 0) -> Probe:
-        return self.analysis.probe(
-            self.inputs, self.modes, self.outputs, growing, tie, self.build, variation, self.more
-        )
+        return self.analysis.probe(growing, tie, variation, self.more)
 
-    def _fit(self, growing: Sequence[int]) -> tuple[Fit, Tie, Probe]:
+    def _fitted(self, growing: Sequence[int]) -> _Trial:
         """First with equal sizes set apart; code that relies on them being equal fails, and gets them equal."""
-        tried: list[Mapping[int, int]] = []
+        tried: list[_Trial] = []
         for tie in self._follow_config(growing):
             probe = self._probe(growing, tie)
-            if tried and (self._is_coarse(growing, tie) or probe.small in tried):
+            is_tried = any(trial.probe.small == probe.small for trial in tried)
+            if tried and (self._is_coarse(growing, tie) or is_tried):
                 continue
-            tried.append(probe.small)
-            result, last, used = fit(probe, self.constant), tie, probe
-            if not result.blocked:
-                break
-        if result.blocked:
-            result.blocked = self._culprits(last, growing, used) or result.blocked
-        return result, last, used
+            trial = _Trial(growing, tie, probe, fit(probe, self.constant))
+            if not trial.fit.blocked:
+                return trial
+            tried.append(trial)
+        last = tried[-1]
+        blocked = self._culprits(last) or last.fit.blocked
+        return replace(last, fit=replace(last.fit, blocked=blocked))
 
-    def _culprits(self, tie: Tie, growing: Sequence[int], probe: Probe) -> list[Ref]:
+    def _culprits(self, trial: _Trial) -> list[Ref]:
         """A set of widths that move together without which all others can change; none if there is no such set."""
-        number = self._sets(tie, growing)
+        number, probe = self._sets(trial.tie, trial.growing), trial.probe
         sets: dict[int, list[int]] = {}
-        for group in growing:
+        for group in trial.growing:
             if probe.small[group] != probe.full[group]:
                 sets.setdefault(number(Ref(group)), []).append(group)
         if not 1 < len(sets) <= _MOST_SETS:
             return []
         for members in sets.values():
-            small = Sizes(self.analysis.unifier)
-            small.update(probe.small)
-            small.update({group: probe.full[group] for group in members})
-            if not fit(self.analysis.at(probe, small, self.build), self.constant).blocked:
+            widths = {**probe.small, **{group: probe.full[group] for group in members}}
+            if not fit(self.analysis.at(probe, widths), self.constant).blocked:
                 return [Ref(group) for group in members]
         return []
 
     def _follow_config(self, growing: Sequence[int]) -> Sequence[Tie]:
         """The ties to try; where the model is built from a config, those with which that can follow."""
         self.more = {}
-        if not self.rebuild.works or self.unloadable or self.build is not None:
+        if not self.rebuild.works or self.unloadable or self.analysis.run.build is not None:
             return TIES
         for i, tie in enumerate(CONFIG_TIES):
             if self._is_coarse(growing, tie):
@@ -128,9 +156,8 @@ class Search:
                 movable = movable or moving
                 if not moving or moving < movable:
                     break
-                found = self.rebuild.attributes(probes)
-                if found:
-                    self.more = found
+                self.more = self.rebuild.attributes(probes) or {}
+                if self.more:
                     return CONFIG_TIES[i:]
                 if not self.rebuild.refused:
                     break
@@ -142,38 +169,35 @@ class Search:
         steps = math.gcd(*(self.analysis.unifier.size(Ref(g)) for g in growing))
         return tie == "proportional" and steps < _LEAST_STEPS
 
-    def _tell_laws_apart(self, result: Fit, tie: Tie, growing: Sequence[int]) -> Fit:
+    def _tell_laws_apart(self, trial: _Trial) -> _Trial:
         """Factors in the code: which widths they follow shows where those shrink by different amounts."""
-        explicit = [
-            op for op in result.laws if not is_default_attention(self.analysis.operator(op))
-        ]
+        result, growing, tie = trial.fit, trial.growing, trial.tie
+        operators = [self.analysis.traced.operator(op) for op in result.laws]
+        is_explicit = not all(is_default_attention(op) for op in operators)
         for variation in (1, 2, 3):
-            if result.blocked or not explicit:
+            if result.blocked or not is_explicit:
                 break
             if variation > 1 and not isinstance(
                 settle(result.laws, self._sets(tie, growing)), list
             ):
                 break
             result = recheck(self._probe(growing, tie, variation), result)
-        return result
+        return replace(trial, fit=result)
 
     def _sets(self, tie: Tie, growing: Sequence[int]) -> Callable[[Ref], int]:
-        full = Sizes(self.analysis.unifier)
-        full.update({g: self.analysis.unifier.size(Ref(g)) for g in growing})
+        full = self.analysis.traced.full_widths(growing)
         sets = steps_of(self.analysis.spans(growing, tie), full, growing, 1)
         number = {g: i for i, steps in enumerate(sets) for g in steps.groups}
         return lambda ref: number.get(ref.group, -1)
 
-    def _settled(
-        self, result: Fit, tie: Tie, growing: Sequence[int], probe: Probe
-    ) -> dict[int, Law] | None:
+    def _settled(self, trial: _Trial) -> dict[int, Law] | None:
         """One law for each factor, all of which weights can make up for; freezes something where there is none."""
-        laws = settle(result.laws, self._sets(tie, growing))
+        laws = settle(trial.fit.laws, self._sets(trial.tie, trial.growing))
         if isinstance(laws, list):
             text = "nothing tells which of several widths a factor in the code follows"
             blamed, reason = laws, Reason("scale", text)
         else:
-            ratios = log_ratios(laws, probe.small, probe.full)
+            ratios = log_ratios(laws, trial.probe.small, trial.probe.full)
             conflict = self._conflict(ratios)
             if conflict is None:
                 return laws
@@ -184,9 +208,9 @@ class Search:
             reason = Reason("scale", conflict)
         if any(isinstance(rule, Scaled) for rule in self.more.values()):
             self.unloadable = True  # better no config to load a stage from than no growth
-        elif result.numeric - self.constant:
+        elif trial.fit.numeric - self.constant:
             # No shape needs these attributes: as constants they need no making up for.
-            self.constant |= result.numeric
+            self.constant |= trial.fit.numeric
         else:
             self.analysis.unifier.freeze(blamed, reason)
         return None

@@ -55,9 +55,9 @@ _MACHINERY = (
         )
     ),
     os.path.join(_HERE, "graph", ""),
-    os.path.join(_HERE, "fading", ""),
+    os.path.join(_HERE, "growing", "fading", ""),
 )  # fmt: skip
-_OWN = os.path.join(_HERE, "fading", "weighted.py")
+_OWN = os.path.join(_HERE, "growing", "fading", "weighted.py")
 _CALL = nn.Module._call_impl.__code__
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from growthring.core.axes import Axis, Concat, Fixed, Product, Ref, refs, size, unsigned
-from growthring.graph.groups import TensorSpec
+from growthring.graph.groups import TensorSpec, WidthGroups
 
 
 def spans_of(specs: Iterable[TensorSpec], growing: Iterable[int]) -> list[Axis]:
@@ -143,6 +143,14 @@ def stage_widths(
     for steps in steps_of(spans, full, growing, round_to, units):
         result |= steps.widths(full, fraction)
     return result
+
+
+def widths_at(groups: WidthGroups, fraction: float, round_to: int) -> dict[int, int]:
+    """The width of every group at a fraction of the full ones."""
+    full, growing = groups.full_widths, [g.key for g in groups.growable]
+    if fraction == 1:
+        return full
+    return full | stage_widths(groups.spans, full, growing, fraction, round_to, groups.units)
 
 
 # Widths to try: a factor of a product shrinks more than the rest, so that neither takes the other's steps.

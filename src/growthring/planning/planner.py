@@ -11,6 +11,7 @@ from growthring.graph.check import check_finite
 from growthring.graph.discover import discover
 from growthring.graph.groups import WidthGroups
 from growthring.graph.running import copied, kept_random, own_settings
+from growthring.graph.search import Share
 from growthring.graph.trace import ExampleInputs, run_once
 from growthring.planning.batches import with_batches
 from growthring.planning.budget import within_budget
@@ -25,7 +26,6 @@ from growthring.planning.widths import (
     fractions_of,
     rounding_notes,
     try_out,
-    widths_at,
 )
 
 
@@ -74,7 +74,7 @@ def plan(
             options.heads,
             options.outputs,
             options.build,
-            lambda groups: widths_at(groups, first, options.round_to),
+            Share(first, options.round_to),
         )
     check_finite(model)
     run_once(model, example_inputs)

@@ -11,7 +11,7 @@ from torch import nn
 
 from growthring.errors import GrowthError, PlanError
 from growthring.graph.groups import WidthGroup, WidthGroups
-from growthring.graph.sizes import stage_widths, steps_of
+from growthring.graph.sizes import steps_of, widths_at
 from growthring.graph.skeleton import empty_copy
 from growthring.graph.trace import ExampleInputs, trace
 from growthring.planning.options import PlanOptions
@@ -25,14 +25,6 @@ def fractions_of(options: PlanOptions) -> list[float]:
     [0.25, 0.5, 1.0]
     """
     return width_fractions(options.stages, options.start, options.growth, options.schedule)
-
-
-def widths_at(groups: WidthGroups, fraction: float, round_to: int) -> dict[int, int]:
-    """Width of every group at a fraction of full size, by key."""
-    full, growing = groups.full_widths, [g.key for g in groups.growable]
-    if fraction == 1:
-        return full
-    return full | stage_widths(groups.spans, full, growing, fraction, round_to, groups.units)
 
 
 def choose_widths(

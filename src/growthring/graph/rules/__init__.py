@@ -21,4 +21,7 @@ from growthring.graph.rules import (
     structure as structure,
     writing as writing,
 )
-from growthring.graph.rules.walk import Info as Info, Walk as Walk, register_rule as register_rule
+from growthring.graph.rules.records import Info as Info
+from growthring.graph.rules.registry import Rule as Rule, register_rule as register_rule
+from growthring.graph.rules.walk import Walk as Walk
+from growthring.graph.trace import Op as Op, Value as Value

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from growthring.core.axes import Axis, Fixed
 from growthring.graph.rules.elementwise import broadcast
-from growthring.graph.rules.structure import argument, axis_numbers
-from growthring.graph.rules.walk import Walk, register_rule
+from growthring.graph.rules.registry import register_rule
+from growthring.graph.rules.structure import axis_numbers
+from growthring.graph.rules.walk import Walk
 from growthring.graph.trace import Op
 
 
@@ -49,12 +50,12 @@ def fourier(walk: Walk, op: Op) -> None:
     base = op.name.split(".")[1].removeprefix("fft_")
     ndim = len(x.axes)
     if base in _ONE:
-        dims = axis_numbers(argument(op, 2, "dim", -1), ndim)
+        dims = axis_numbers(op.arg(2, "dim", -1), ndim)
     else:
         shifts = base.endswith("shift")
-        sizes = None if shifts else argument(op, 1, "s")
+        sizes = None if shifts else op.arg(1, "s")
         default = [-2, -1] if base in _TWO else range(-len(sizes) if sizes else -ndim, 0)
-        given = argument(op, 1 if shifts else 2, "dim")
+        given = op.arg(1 if shifts else 2, "dim")
         dims = axis_numbers(default if given is None else given, ndim)
     walk.freeze([x.axes[d] for d in dims], "transforms it as a whole")
     axes: list[Axis] = [Fixed(n) if d in dims else x.axes[d] for d, n in enumerate(out.shape)]

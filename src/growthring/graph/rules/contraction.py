@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from growthring.core.axes import Axis, Fixed, Product
 from growthring.graph.rules.elementwise import broadcast
-from growthring.graph.rules.walk import Info, Walk, register_rule
+from growthring.graph.rules.records import Info
+from growthring.graph.rules.registry import register_rule
+from growthring.graph.rules.walk import Walk
 from growthring.graph.trace import Op, Value
 
 
@@ -12,7 +14,7 @@ from growthring.graph.trace import Op, Value
 def linear(walk: Walk, op: Op) -> None:
     """y[…, o] = Σ_i x[…, i] W[o, i] + b[o]."""
     x, weight = walk.info(op.args[0]), walk.info(op.args[1])
-    bias = op.args[2] if len(op.args) > 2 else op.kwargs.get("bias")
+    bias = op.arg(2, "bias")
     walk.contract(weight, len(weight.axes) - 1, x, len(x.axes) - 1)
     axes = [*x.axes[:-1], *weight.axes[:-1]]
     scale = walk.transform(x, weight)
@@ -26,14 +28,14 @@ def linear(walk: Walk, op: Op) -> None:
 @register_rule("aten.conv1d", "aten.conv2d", "aten.conv3d")
 def convolution(walk: Walk, op: Op) -> None:
     """W[o, i/groups, k, …]; groups are an outer factor of both channel axes."""
-    groups = op.args[6] if len(op.args) > 6 else op.kwargs.get("groups", 1)
+    groups = op.arg(6, "groups", 1)
     _convolution(walk, op, int(groups), transposed=False)
 
 
 @register_rule("aten.conv_transpose1d", "aten.conv_transpose2d", "aten.conv_transpose3d")
 def transposed_convolution(walk: Walk, op: Op) -> None:
     """W[i, o/groups, k, …]."""
-    groups = op.args[6] if len(op.args) > 6 else op.kwargs.get("groups", 1)
+    groups = op.arg(6, "groups", 1)
     _convolution(walk, op, int(groups), transposed=True)
 
 
@@ -45,7 +47,7 @@ def any_convolution(walk: Walk, op: Op) -> None:
 
 def _convolution(walk: Walk, op: Op, groups: int, transposed: bool) -> None:
     x, weight = walk.info(op.args[0]), walk.info(op.args[1])
-    bias = op.args[2] if len(op.args) > 2 else op.kwargs.get("bias")
+    bias = op.arg(2, "bias")
     out = op.outputs[0]
     channel = len(x.axes) - (len(weight.axes) - 2) - 1
     walk.freeze(x.axes[channel + 1 :], "slides a kernel over it")
@@ -62,7 +64,7 @@ def _convolution(walk: Walk, op: Op, groups: int, transposed: bool) -> None:
         walk.same(x_group, w_group)
         walk.even([x_group])
         if transposed:
-            walk.unifier.opposite(x_inner, w_inner, walk.where())
+            walk.opposite(x_inner, w_inner)
             if weight.use is not None:
                 weight.use.inner = w_inner
             channels = Product((w_group, weight.axes[1]))
@@ -119,9 +121,7 @@ def addmm(walk: Walk, op: Op) -> None:
     scale = _contraction_scale(walk, a, b)
     beta, alpha = op.kwargs.get("beta", 1), op.kwargs.get("alpha", 1)
     if alpha != 1:  # the way attention code writes a scaled product
-        scalar = walk.scales.fresh()
-        walk.scales.add("scalar", (scale,), scalar, where=walk.where(), op=walk.index)
-        scale = scalar
+        scale = walk.times_number(scale)
     if beta != 0 and len(bias.axes) == 1 and alpha == beta == 1:
         walk.add_bias(bias, axes[-1], scale)
     elif beta != 0:
@@ -140,7 +140,7 @@ def attention(walk: Walk, op: Op) -> None:
     parity.
     """
     q, k, v = (walk.info(value) for value in op.args[:3])
-    mask = op.args[3] if len(op.args) > 3 else op.kwargs.get("attn_mask")
+    mask = op.arg(3, "attn_mask")
     out = op.outputs[0]
     walk.contract(q, len(q.axes) - 1, k, len(k.axes) - 1)
     walk.freeze([k.axes[-2], v.axes[-2], q.axes[-2]], "attends over it")
@@ -160,15 +160,14 @@ def attention(walk: Walk, op: Op) -> None:
         batch, _ = broadcast(walk, Value(out.shape[:-2], out.dtype), batch_infos)
     walk.even(batch)
     logits = walk.multiply(q, k)
-    scaled = walk.scales.fresh()
-    walk.scales.add("scalar", (logits,), scaled, where=walk.where(), op=walk.index)
-    walk.scales.add("demand", (scaled,), None, where=walk.where())
+    scaled = walk.times_number(logits)
+    walk.need_one(scaled)
     if isinstance(mask, Value):
         info = walk.info(mask)
         shape = Value((*out.shape[:-1], walk.size(k.axes[-2])), out.dtype)
         grid = Info((*batch, q.axes[-2], k.axes[-2]), v.scale)
         broadcast(walk, shape, [grid, info])
-        walk.scales.add("demand", (info.scale,), None, where=walk.where())
+        walk.need_one(info.scale)
     walk.set(out, [*batch, q.axes[-2], v.axes[-1]], v.scale)
 
 
@@ -178,7 +177,7 @@ def embedding(walk: Walk, op: Op) -> None:
     weight, indices = walk.info(op.args[0]), walk.info(op.args[1])
     walk.freeze(weight.axes[:1], "looks its rows up by number")
     walk.attribute("embedding_dim", weight.axes[1])
-    padding = op.args[2] if len(op.args) > 2 else op.kwargs.get("padding_idx", -1)
+    padding = op.arg(2, "padding_idx", -1)
     scale = weight.scale
     if weight.use is not None:
         weight.use.kind = "table"
@@ -194,12 +193,12 @@ def embedding_bag(walk: Walk, op: Op) -> None:
     walk.freeze(weight.axes[:1], "looks its rows up by number")
     for value in list(op.inputs())[1:]:
         walk.freeze(walk.info(value).axes, "picks rows with it")
-        walk.scales.add("demand", (walk.info(value).scale,), None, where=walk.where())
+        walk.need_one(walk.info(value).scale)
     walk.attribute("embedding_dim", weight.axes[1])
-    mode = op.args[4] if len(op.args) > 4 else op.kwargs.get("mode", 0)
+    mode = op.arg(4, "mode", 0)
     if mode == 2:  # maxima
         walk.even(weight.axes[1:])
-    padding = op.args[8] if len(op.args) > 8 else op.kwargs.get("padding_idx")
+    padding = op.arg(8, "padding_idx")
     if weight.use is not None:
         weight.use.kind = "table"
         if isinstance(padding, int) and padding >= 0:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from growthring.core.axes import Axis
+from growthring.graph.rules.records import Info
+from growthring.graph.rules.registry import register_rule
 from growthring.graph.rules.structure import axis_numbers
-from growthring.graph.rules.walk import Info, Walk, register_rule
+from growthring.graph.rules.walk import Walk
 from growthring.graph.trace import Op, Value
 
 Labels = tuple[str, ...]
@@ -130,7 +132,7 @@ def tensordot(walk: Walk, op: Op) -> None:
 def bilinear(walk: Walk, op: Op) -> None:
     """y[…, o] = Σ_ij x[…, i] W[o, i, j] z[…, j] + b[o]: both inputs may grow, together or apart."""
     x, z, weight = (walk.info(v) for v in op.args[:3])
-    bias = op.args[3] if len(op.args) > 3 else op.kwargs.get("bias")
+    bias = op.arg(3, "bias")
     for i, given in ((1, x), (2, z)):
         walk.contract(weight, i, given, len(given.axes) - 1)
         walk.attribute(f"in{i}_features", given.axes[-1])

@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 
 from growthring.core.axes import Axis, Fixed
-from growthring.graph.reductions import unseen_dims
-from growthring.graph.rules.walk import Info, Walk, register_rule
+from growthring.graph.rules.records import Info
+from growthring.graph.rules.registry import register_rule
+from growthring.graph.rules.walk import Walk
 from growthring.graph.trace import Op, Value
 
 _HOMOGENEOUS = ("aten.relu", "aten.leaky_relu", "aten.abs", "aten.rrelu")
@@ -78,8 +79,8 @@ def nonlinear(walk: Walk, op: Op) -> None:
 
 def _clamp_scale(walk: Walk, op: Op, infos: list[Info]) -> int:
     """clamp(min=0) is a ReLU; every other operator of the list needs scale 1."""
-    low = op.args[1] if len(op.args) > 1 else op.kwargs.get("min")
-    high = op.args[2] if len(op.args) > 2 else op.kwargs.get("max")
+    low = op.arg(1, "min")
+    high = op.arg(2, "max")
     is_relu = op.name.startswith(("aten.clamp.", "aten.clamp_min")) and low == 0 and high is None
     return walk.carry(*infos) if is_relu else walk.demand(*infos)
 
@@ -109,28 +110,26 @@ def multiply(walk: Walk, op: Op) -> None:
         if isinstance(
             op.args[0], Value
         ):  # x · number, x / number: the number may change with a width
-            scale = walk.scales.fresh()
-            walk.scales.add("scalar", (infos[0].scale,), scale, where=walk.where(), op=walk.index)
+            scale = walk.times_number(infos[0].scale)
             walk.set(out, axes, scale, infos[0], infos[0].source or None, constant)
             return
         walk.even(axes)  # number / x
         walk.set(out, axes, walk.demand(*infos), constant=constant)
         return
     a, b = infos[0], infos[-1]
-    divides, unseen = "div" in op.name, unseen_dims(walk.trace, out)
+    divides, unseen = "div" in op.name, walk.unseen(out)
     if a.constant and not b.constant and not divides:
         a, b = b, a
     if b.constant and not a.constant and all(walk.size(axis) == 1 for axis in b.axes):
         # a number that the code made a tensor of: it may change with a width as well
-        scale = walk.scales.fresh()
-        walk.scales.add("scalar", (a.scale,), scale, where=walk.where(), op=walk.index)
+        scale = walk.times_number(a.scale)
         walk.set(out, axes, scale, constant=constant)
         return
     for d, axis in enumerate(axes):
         if (spans[0][d] and spans[-1][d]) or (divides and spans[-1][d]):
             walk.even([axis] if d not in unseen else [])
     if divides:
-        walk.scales.add("demand", (b.scale,), None, where=walk.where())
+        walk.need_one(b.scale)
         scale = walk.carry(a)
     else:
         scale = walk.multiply(a, b)
@@ -154,9 +153,8 @@ def choose(walk: Walk, op: Op) -> None:
     walk.even(axes)
     moving = infos[1:] if op.name.startswith("aten.where") else infos
     numbers = [a for a in op.args if isinstance(a, (int, float)) and a != 0 and not math.isinf(a)]
-    walk.scales.add(
-        "demand", (infos[0].scale,), None, where=walk.where()
-    ) if moving is not infos else None
+    if moving is not infos:  # the condition
+        walk.need_one(infos[0].scale)
     scale = walk.demand(*moving) if numbers or not moving else walk.carry(*moving)
     walk.set(out, axes, scale, constant=all(i.constant for i in infos))
 
@@ -184,7 +182,7 @@ def prelu(walk: Walk, op: Op) -> None:
     elif not op.name.startswith("aten.prelu"):
         broadcast(walk, op.outputs[0], [x, slope])
     walk.even(x.axes)
-    walk.scales.add("demand", (slope.scale,), None, where=walk.where())
+    walk.need_one(slope.scale)
     walk.set(op.outputs[0], x.axes, walk.carry(x))
 
 
@@ -192,7 +190,7 @@ def prelu(walk: Walk, op: Op) -> None:
 def glu(walk: Walk, op: Op) -> None:
     """A · sigmoid(b) for the two halves of an axis."""
     x, out = walk.info(op.args[0]), op.outputs[0]
-    dim = (op.args[1] if len(op.args) > 1 else op.kwargs.get("dim", -1)) % len(x.axes)
+    dim = op.arg(1, "dim", -1) % len(x.axes)
     a, b = walk.cut(x.axes[dim], out.shape[dim])
     walk.same(a, b)
     axes = [*x.axes[:dim], a, *x.axes[dim + 1 :]]

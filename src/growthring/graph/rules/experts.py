@@ -5,8 +5,11 @@ from __future__ import annotations
 import torch
 
 from growthring.core.axes import Axis, Fixed
+from growthring.graph.rules.records import Info
+from growthring.graph.rules.registry import register_rule
 from growthring.graph.rules.selection import index
-from growthring.graph.rules.walk import Info, Walk, find_rule, register_rule
+from growthring.graph.rules.walk import Walk
+from growthring.graph.rules.writing import index_put
 from growthring.graph.trace import Op, Value
 
 _MASKS = (torch.bool, torch.uint8)
@@ -37,9 +40,9 @@ def grouped_mm(walk: Walk, op: Op) -> None:
             walk.contract(a, len(a.axes) - 1, b, len(b.axes) - 2)
     # torch's kernel takes rows of whole 16 bytes only, in whichever order they lie
     for axis in (rows, a_inner, columns):
-        walk.multiples.append((axis, 16 // op.args[0].dtype.itemsize))
+        walk.multiple(axis, 16 // op.args[0].dtype.itemsize)
     scale = _scale(walk, a, b)
-    bias = op.args[3] if len(op.args) > 3 else op.kwargs.get("bias")
+    bias = op.arg(3, "bias")
     if isinstance(bias, Value):
         walk.add_bias(walk.info(bias), columns, scale)
     walk.set(op.outputs[0], out, scale)
@@ -98,11 +101,11 @@ def pick(walk: Walk, op: Op) -> None:
 
 @register_rule("aten.index_put.default", "aten.index_put_.default")
 def put(walk: Walk, op: Op) -> None:
-    """x[mask] = values, one for each entry picked; everything else is for the general rule, if there is one."""
+    """x[mask] = values, one for each entry picked; everything else is for the general rule."""
     x, values, found = walk.info(op.args[0]), walk.info(op.args[2]), _leading_index(op)
     rest = x.axes[found[1] :] if found is not None else ()
     if found is None or found[0].dtype not in _MASKS or len(values.axes) != 1 + len(rest):
-        (find_rule("aten.index_put") or _write_nothing)(walk, op)
+        index_put(walk, op)
         return
     walk.freeze(x.axes[: found[1]], "writes entries of it by number")
     walk.freeze(walk.info(found[0]).axes, "writes entries with it")
@@ -110,7 +113,3 @@ def put(walk: Walk, op: Op) -> None:
         walk.same(a, b)
     constant = x.constant and values.constant
     walk.set(op.outputs[0], x.axes, walk.carry(x, values), constant=constant)
-
-
-def _write_nothing(walk: Walk, op: Op) -> None:
-    _without_widths(walk, op, "writes entries of it by number")

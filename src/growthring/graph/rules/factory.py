@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from growthring.core.axes import Axis
-from growthring.graph.rules.walk import Walk, register_rule
+from growthring.graph.rules.registry import register_rule
+from growthring.graph.rules.walk import Walk
 from growthring.graph.trace import Op
 
 
@@ -14,7 +15,7 @@ from growthring.graph.trace import Op
 def constant_fill(walk: Walk, op: Op) -> None:
     """A constant of a shape that the model's code computes: it may follow any width it is used with."""
     out = op.outputs[0]
-    axes = [walk.unifier.fresh(n) for n in out.shape]
+    axes = [walk.new_axis(n) for n in out.shape]
     every = range(len(axes))
     walk.set(out, axes, _fill_scale(walk, op, axes), constant=True, repeated=every)
 
@@ -29,10 +30,10 @@ def constant_like(walk: Walk, op: Op) -> None:
 
 def _fill_scale(walk: Walk, op: Op, axes: Sequence[Axis]) -> int:
     """Zeros have any scale, and both halves of a pair may hold them; other numbers settle both."""
-    base = ".".join(op.name.split(".")[:2])
+    base = op.base
     fill = {"aten.full": 1, "aten.full_like": 1, "aten.new_full": 2}.get(base)
     if "zeros" in base or (fill is not None and op.args[fill] == 0):
-        return walk.scales.fresh()
+        return walk.new_scale()
     walk.even(axes)
     return walk.demand()
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from growthring.core.axes import Axis
-from growthring.graph.rules.walk import Walk, register_rule
+from growthring.graph.rules.registry import register_rule
+from growthring.graph.rules.walk import Walk
 from growthring.graph.trace import Op, Value
 
 
@@ -16,12 +17,7 @@ def _affine(walk: Walk, weight: Any, bias: Any, axis: Axis, scale: int) -> int:
     if isinstance(weight, Value):
         info = walk.info(weight)
         walk.same(info.axes[-1], axis)
-        gained = walk.scales.fresh()
-        if info.use is not None:
-            info.use.kind = "gain"
-            walk.scales.add("own", (), gained, (info.use.name,), walk.where())
-        else:
-            walk.scales.add("demand", (info.scale,), gained, where=walk.where())
+        gained = walk.gain(info)
     if isinstance(bias, Value):
         walk.add_bias(walk.info(bias), axis, gained)
     return gained
@@ -51,9 +47,9 @@ def batch_norm(walk: Walk, op: Op) -> None:
                 info.use.kind = kind
                 names.append(info.use.name)
     if len(names) < 2:
-        walk.scales.add("norm", (x.scale,), None, where=walk.where())
+        walk.norm_input(x)
     if len(names) == 2:
-        walk.scales.add("stats", (x.scale,), None, tuple(names), walk.where(), eps=eps)
+        walk.running_statistics(x, names, eps)
     scale = _affine(walk, weight, bias, channels, walk.demand())
     walk.attribute("num_features", channels)
     for out in op.outputs:
@@ -64,9 +60,9 @@ def batch_norm(walk: Walk, op: Op) -> None:
 def layer_norm(walk: Walk, op: Op) -> None:
     """Statistics over the last axes, which fade in when one of them grows."""
     x = walk.info(op.args[0])
-    weight = op.args[2] if len(op.args) > 2 else op.kwargs.get("weight")
+    weight = op.arg(2, "weight")
     is_rms = op.name.startswith("aten.rms_norm")
-    bias = None if is_rms else (op.args[3] if len(op.args) > 3 else op.kwargs.get("bias"))
+    bias = None if is_rms else op.arg(3, "bias")
     axes = x.axes[-len(op.args[1]) :]
     for value in (weight, bias):
         if isinstance(value, Value):
@@ -82,7 +78,7 @@ def _faded(walk: Walk, op: Op, weight: Any, bias: Any, reduced: Sequence[Axis]) 
     walk.even(x.axes)
     channels = x.axes[1] if op.name.startswith("aten.group_norm") else x.axes[-1]
     scale = _affine(walk, weight, bias, channels, walk.demand())
-    walk.scales.add("norm", (x.scale,), None, where=walk.where())
+    walk.norm_input(x)
     for i, axis in enumerate(reduced):
         walk.fade_in(axis, i, len(reduced))
     walk.set(op.outputs[0], x.axes, scale)
@@ -96,14 +92,14 @@ def group_norm(walk: Walk, op: Op) -> None:
     """
     x = walk.info(op.args[0])
     groups = int(op.args[1])
-    weight = op.args[2] if len(op.args) > 2 else op.kwargs.get("weight")
-    bias = op.args[3] if len(op.args) > 3 else op.kwargs.get("bias")
+    weight = op.arg(2, "weight")
+    bias = op.arg(3, "bias")
     outer, inner = walk.factor(x.axes[1], groups)
     if groups > 1:
         walk.freeze([inner], "takes statistics over the channels of a group")
         walk.freeze(x.axes[2:], "takes statistics over it")
         walk.pass_by()
-        walk.scales.add("norm", (x.scale,), None, where=walk.where())
+        walk.norm_input(x)
         walk.even(x.axes)
         scale = _affine(walk, weight, bias, x.axes[1], walk.demand())
         walk.attribute("num_groups", outer)

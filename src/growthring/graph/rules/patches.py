@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from growthring.core.axes import Fixed, Product
-from growthring.graph.rules.structure import argument, axis_numbers
-from growthring.graph.rules.walk import Walk, register_rule
+from growthring.graph.rules.registry import register_rule
+from growthring.graph.rules.structure import axis_numbers
+from growthring.graph.rules.walk import Walk
 from growthring.graph.trace import Op
 
 
@@ -59,7 +60,7 @@ def grid_sampler(walk: Walk, op: Op) -> None:
     x, grid, out = walk.info(op.args[0]), walk.info(op.args[1]), op.outputs[0]
     walk.freeze([*x.axes[2:], *grid.axes[1:]], "reads it at given places")
     walk.same(x.axes[0], grid.axes[0])
-    walk.scales.add("demand", (grid.scale,), None, where=walk.where())
+    walk.need_one(grid.scale)
     axes = [*x.axes[:2], *(Fixed(n) for n in out.shape[2:])]
     walk.set(out, axes, x.scale, constant=x.constant and grid.constant)
 
@@ -70,7 +71,7 @@ def meshgrid(walk: Walk, op: Op) -> None:
     infos = [walk.info(v) for v in op.inputs()]
     axes = [i.axes[0] if i.axes else Fixed(1) for i in infos]
     walk.even(axes)
-    if argument(op, 1, "indexing", "ij") == "xy" and len(axes) > 1:
+    if op.arg(1, "indexing", "ij") == "xy" and len(axes) > 1:
         axes[0], axes[1] = axes[1], axes[0]
     for info, value in zip(infos, op.outputs, strict=True):
         walk.set(value, axes, info.scale, constant=info.constant)

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from growthring.core.axes import Axis, Concat, Fixed, Product
-from growthring.graph.rules.walk import Info, Walk, register_rule
+from growthring.graph.rules.records import Info
+from growthring.graph.rules.registry import register_rule
+from growthring.graph.rules.walk import Walk
 from growthring.graph.trace import Op, Value
 
 _GATES = {"lstm": 4, "gru": 3, "rnn": 1}
@@ -36,7 +38,7 @@ def _run_cell(walk: Walk, cell: _Cell, gates: int, x: Info, hidden: Axis, state:
         walk.contract(weight, 1, read, len(read.axes) - 1)
         walk.same(weight.axes[0], written)
         scale = walk.transform(read, weight)
-        walk.scales.add("demand", (scale,), None, where=walk.where())
+        walk.need_one(scale)
     for bias in cell.biases:
         walk.add_bias(bias, written, recurrent.scale)
     if cell.projection is not None:
@@ -44,7 +46,7 @@ def _run_cell(walk: Walk, cell: _Cell, gates: int, x: Info, hidden: Axis, state:
         walk.contract(cell.projection, 1, units, len(units.axes) - 1)
         walk.same(cell.projection.axes[0], state)
         scale = walk.transform(units, cell.projection)
-        walk.scales.add("demand", (scale,), None, where=walk.where())
+        walk.need_one(scale)
 
 
 def _cells(infos: Sequence[Info], has_biases: bool, num_cells: int) -> list[_Cell]:
@@ -74,7 +76,7 @@ def layers(walk: Walk, op: Op) -> None:
     time, batch = (x.axes[1], x.axes[0]) if batch_first else (x.axes[0], x.axes[1])
     walk.freeze([time], "runs over it step by step")
     walk.even(x.axes[:-1])
-    hidden = walk.unifier.fresh(walk.size(cells[0].input_weight.axes[0]) // _GATES[kind])
+    hidden = walk.new_axis(walk.size(cells[0].input_weight.axes[0]) // _GATES[kind])
     walk.even([hidden])
     projection = cells[0].projection
     state = hidden if projection is None else projection.axes[0]
@@ -101,7 +103,7 @@ def _initial_state(walk: Walk, info: Info, batch: Axis, last: Axis) -> None:
     walk.freeze(info.axes[:1], "takes one entry of it for each layer and direction")
     walk.same(info.axes[1], batch)
     walk.same(info.axes[2], last)
-    walk.scales.add("demand", (info.scale,), None, where=walk.where())
+    walk.need_one(info.scale)
 
 
 @register_rule("aten.lstm_cell", "aten.gru_cell", "aten.rnn_tanh_cell", "aten.rnn_relu_cell")
@@ -117,7 +119,7 @@ def cell(walk: Walk, op: Op) -> None:
         info = walk.info(value)
         for a, b in zip(info.axes, (*x.axes[:-1], hidden), strict=True):
             walk.same(a, b)
-        walk.scales.add("demand", (info.scale,), None, where=walk.where())
+        walk.need_one(info.scale)
     walk.even([*x.axes[:-1], hidden])
     found = tuple(walk.info(v) for v in biases if isinstance(v, Value))
     _run_cell(walk, _Cell(w_ih, w_hh, found), gates, x, hidden, hidden)

@@ -7,7 +7,8 @@ import torch
 from growthring.core.axes import Axis, Fixed
 from growthring.graph.reductions import can_fade, reduced_dims
 from growthring.graph.rules.elementwise import broadcast
-from growthring.graph.rules.walk import Walk, register_rule
+from growthring.graph.rules.registry import register_rule
+from growthring.graph.rules.walk import Walk
 from growthring.graph.trace import Op, Value
 
 _LINEAR = ("aten.mean", "aten.sum", "aten.nansum")
@@ -34,7 +35,7 @@ _SAME_SHAPE = (
 def reduce(walk: Walk, op: Op) -> None:
     """New entries of the reduced axes fade in, or those axes keep their size; the others pass."""
     x = walk.info(op.args[0])
-    base = ".".join(op.name.split(".")[:2])
+    base = op.base
     dims = reduced_dims(op)
     if can_fade(op):
         for i, d in enumerate(dims):
@@ -63,11 +64,11 @@ def cosine_similarity(walk: Walk, op: Op) -> None:
     infos = [walk.info(v) for v in op.args[:2]]
     whole = Value(tuple(torch.broadcast_shapes(*(v.shape for v in op.args[:2]))), op.args[0].dtype)
     axes, _ = broadcast(walk, whole, infos)
-    dim = (op.args[2] if len(op.args) > 2 else op.kwargs.get("dim", 1)) % len(axes)
+    dim = op.arg(2, "dim", 1) % len(axes)
     walk.fade_in(axes.pop(dim))
     walk.even(axes)
     for info in infos:
-        walk.scales.add("norm", (info.scale,), None, where=walk.where())
+        walk.norm_input(info)
     walk.set(op.outputs[0], axes, walk.demand(), constant=all(i.constant for i in infos))
 
 
@@ -75,7 +76,7 @@ def cosine_similarity(walk: Walk, op: Op) -> None:
 def along(walk: Walk, op: Op) -> None:
     """Works along one axis, which keeps its size; the others pass."""
     x = walk.info(op.args[0])
-    given = op.args[1] if len(op.args) > 1 else op.kwargs.get("dim", -1)
+    given = op.arg(1, "dim", -1)
     dim = (given if isinstance(given, int) and not isinstance(given, bool) else -1) % max(
         len(x.axes), 1
     )
@@ -91,7 +92,7 @@ def along(walk: Walk, op: Op) -> None:
 def topk(walk: Walk, op: Op) -> None:
     """The k largest entries of an axis, which keeps its size."""
     x = walk.info(op.args[0])
-    dim = (op.args[2] if len(op.args) > 2 else op.kwargs.get("dim", -1)) % len(x.axes)
+    dim = op.arg(2, "dim", -1) % len(x.axes)
     walk.freeze([x.axes[dim]], "picks its largest entries")
     walk.even(x.axes)
     for out in op.outputs:
@@ -121,7 +122,7 @@ _SPATIAL = _POOLS | _UPSAMPLES
 def pool(walk: Walk, op: Op) -> None:
     """Works over the last n axes, channel by channel, and is positively homogeneous."""
     x = walk.info(op.args[0])
-    base = ".".join(op.name.split(".")[:2])
+    base = op.base
     n = _SPATIAL[base]
     walk.freeze(x.axes[-n:], "pools over it")
     walk.even(x.axes)

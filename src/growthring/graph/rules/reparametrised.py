@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from growthring.graph.rules.walk import Info, Walk, register_rule
+from growthring.graph.rules.records import Info
+from growthring.graph.rules.registry import register_rule
+from growthring.graph.rules.walk import Walk
 from growthring.graph.trace import Op
 
 

@@ -8,8 +8,10 @@ from typing import Any
 import torch
 
 from growthring.core.axes import Axis, Concat, Fixed, Product
-from growthring.graph.rules.structure import argument, axis_numbers
-from growthring.graph.rules.walk import Info, Walk, register_rule
+from growthring.graph.rules.records import Info
+from growthring.graph.rules.registry import register_rule
+from growthring.graph.rules.structure import axis_numbers
+from growthring.graph.rules.walk import Walk
 from growthring.graph.trace import Op, Value
 
 
@@ -17,7 +19,7 @@ from growthring.graph.trace import Op, Value
 def cat(walk: Walk, op: Op) -> None:
     """Segments one after the other; every other axis is shared."""
     out = op.outputs[0]
-    (dim,) = axis_numbers(argument(op, 1, "dim", 0), len(out.shape))
+    (dim,) = axis_numbers(op.arg(1, "dim", 0), len(out.shape))
     infos = [walk.info(v) for v in op.inputs() if v.shape != (0,)]
     axes = list(infos[0].axes)
     for other in infos[1:]:
@@ -32,7 +34,7 @@ def cat(walk: Walk, op: Op) -> None:
 def stack(walk: Walk, op: Op) -> None:
     """A new axis of fixed size; the others are shared."""
     out = op.outputs[0]
-    (dim,) = axis_numbers(argument(op, 1, "dim", 0), len(out.shape))
+    (dim,) = axis_numbers(op.arg(1, "dim", 0), len(out.shape))
     infos = [walk.info(v) for v in op.inputs()]
     axes = list(infos[0].axes)
     for other in infos[1:]:
@@ -61,20 +63,18 @@ def _replace(items: tuple[Any, ...], index: int, item: Any) -> list[Any]:
 def split(walk: Walk, op: Op) -> None:
     """An axis falls into segments."""
     x = walk.info(next(op.inputs()))
-    (dim,) = axis_numbers(argument(op, 2, "dim", 0), len(x.axes))
+    (dim,) = axis_numbers(op.arg(2, "dim", 0), len(x.axes))
     parts: list[Axis] = []
     start = 0
     for value in op.outputs:
         parts.append(_segment(walk, x.axes[dim], start, value.shape[dim]))
         start += value.shape[dim]
         if "sizes" not in op.name and value.shape[dim] == op.outputs[0].shape[dim]:
-            walk.ties.append((parts[0], parts[-1], walk.where()))  # one number in the code for all
+            walk.tie(parts[0], parts[-1])  # one number in the code for all
     # Segments of a parameter (queries, keys, values) may be rescaled by themselves.
-    whole = x.use is not None and x.label == x.use.name and x.source[dim] is not None
-    if x.use is not None and whole:
-        walk.pieces.setdefault(x.label, []).append((x.source[dim] or 0, tuple(parts)))
+    of_parameter = walk.take_apart(x, dim, parts)
     for k, (value, part) in enumerate(zip(op.outputs, parts, strict=True)):
-        label = f"{x.label}#{k}" if whole else ""
+        label = f"{x.label}#{k}" if of_parameter else ""
         source = x.source or None
         walk.set(value, _replace(x.axes, dim, part), x.scale, x, source, x.constant, label=label)
 
@@ -84,10 +84,10 @@ def slice_(walk: Walk, op: Op) -> None:
     """One segment of an axis."""
     x_value, out = next(op.inputs()), op.outputs[0]
     x = walk.info(x_value)
-    (dim,) = axis_numbers(argument(op, 1, "dim", 0), len(x.axes))
+    (dim,) = axis_numbers(op.arg(1, "dim", 0), len(x.axes))
     length, total = out.shape[dim], x_value.shape[dim]
-    start = argument(op, 2, "start", 0) or 0
-    step = argument(op, 4, "step", 1) if op.name.startswith("aten.slice") else 1
+    start = op.arg(2, "start", 0) or 0
+    step = op.arg(4, "step", 1) if op.name.startswith("aten.slice") else 1
     start = start + total if start < 0 else start
     if length == total:
         part = x.axes[dim]
@@ -117,7 +117,7 @@ def select(walk: Walk, op: Op) -> None:
 def unbind(walk: Walk, op: Op) -> None:
     """Every entry of an axis by itself."""
     x = walk.info(next(op.inputs()))
-    (dim,) = axis_numbers(argument(op, 1, "dim", 0), len(x.axes))
+    (dim,) = axis_numbers(op.arg(1, "dim", 0), len(x.axes))
     stacked = x.stack is not None and x.stack[0] == dim
     if not stacked:
         walk.freeze([x.axes[dim]], "takes its entries apart")
@@ -132,7 +132,7 @@ def index(walk: Walk, op: Op) -> None:
     """Entries picked by number: the indexed axes keep their size, the others pass."""
     x_value, out = op.args[0], op.outputs[0]
     x = walk.info(x_value)
-    base = ".".join(op.name.split(".")[:2])
+    base = op.base
     does = "picks entries of it by number"
     axes: list[Axis]
     if base == "aten.index_select":
@@ -171,7 +171,7 @@ def gather(walk: Walk, op: Op) -> None:
     out = op.outputs[0]
     is_gather = op.name.startswith("aten.gather")
     x, indices = (walk.info(op.args[i]) for i in ((0, 2) if is_gather else (0, 1)))
-    dim = op.args[1] if is_gather else argument(op, 2, "dim")
+    dim = op.args[1] if is_gather else op.arg(2, "dim")
     does = "picks entries of it by number"
     if dim is None:
         walk.freeze([*x.axes, *indices.axes], does)
@@ -199,7 +199,7 @@ def pad(walk: Walk, op: Op) -> None:
     x, out = walk.info(next(op.inputs())), op.outputs[0]
     amounts = list(op.args[1])
     mode = op.args[2] if op.name.startswith("aten.pad") and len(op.args) > 2 else "constant"
-    fill = argument(op, 3 if op.name.startswith("aten.pad") else 2, "value", 0) or 0
+    fill = op.arg(3 if op.name.startswith("aten.pad") else 2, "value", 0) or 0
     constant = mode == "constant" and "constant" in f"{op.name} {mode}"
     axes = list(x.axes)
     for k in range(len(amounts) // 2):
@@ -223,7 +223,7 @@ def pad(walk: Walk, op: Op) -> None:
 def roll(walk: Walk, op: Op) -> None:
     """Entries change places along some axes, which therefore keep their size."""
     x, out = walk.info(next(op.inputs())), op.outputs[0]
-    given = argument(op, 2 if op.name.startswith("aten.roll") else 1, "dims", []) or []
+    given = op.arg(2 if op.name.startswith("aten.roll") else 1, "dims", []) or []
     dims = axis_numbers(given, len(x.axes)) if given != [] else list(range(len(x.axes)))
     walk.freeze([x.axes[d] for d in dims], "shifts its entries")
     walk.set(out, x.axes, x.scale, constant=x.constant)

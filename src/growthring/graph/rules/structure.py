@@ -5,13 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from growthring.core.axes import Axis, Fixed, Product
-from growthring.graph.rules.walk import Walk, register_rule
-from growthring.graph.trace import Op, Trace, Value
-
-
-def argument(op: Op, index: int, name: str, default: Any = None) -> Any:
-    """An argument by position or, failing that, by name."""
-    return op.args[index] if len(op.args) > index else op.kwargs.get(name, default)
+from growthring.graph.rules.registry import register_rule
+from growthring.graph.rules.walk import Walk
+from growthring.graph.trace import Op, Value
 
 
 def axis_numbers(given: Any, ndim: int) -> list[int]:
@@ -46,7 +42,7 @@ def view(walk: Walk, op: Op) -> None:
     if 0 in out.shape:
         walk.set(out, walk.fixed(out), x.scale, constant=x.constant)
         return
-    stack_at = stacked_axis(walk.trace, out) if x.stack is None else None
+    stack_at = stacked_axis(walk, out) if x.stack is None else None
     axes: list[Axis] = []
     source: list[int | None] = []
     stack = None
@@ -89,7 +85,7 @@ def _slices(walk: Walk, axis: Axis, sizes: list[int]) -> tuple[tuple[Axis, ...],
         segments.append((*parts, segment))
     for other in segments[1:]:
         for a, b in zip(segments[0], other, strict=True):
-            walk.ties.append((a, b, walk.where()))
+            walk.tie(a, b)
     return tuple(segments)
 
 
@@ -134,17 +130,17 @@ _FOLLOWED = {
 }  # fmt: skip
 
 
-def stacked_axis(trace: Trace, value: Value) -> int | None:
+def stacked_axis(walk: Walk, value: Value) -> int | None:
     """The axis of `value` whose entries are taken apart by select or unbind in everything that follows, if any."""
 
     def taken_apart(v: Value, axis: int) -> bool:
-        following = trace.consumers.get(v, [])
+        following = walk.users(v)
         return bool(following) and all(ends(op, v, axis) for op in following)
 
     def ends(op: Op, v: Value, axis: int) -> bool:
-        base = ".".join(op.name.split(".")[:2])
+        base = op.base
         if base in ("aten.select", "aten.unbind"):
-            return int(argument(op, 1, "dim", 0)) % len(v.shape) == axis
+            return int(op.arg(1, "dim", 0)) % len(v.shape) == axis
         if base not in _FOLLOWED:
             return False
         return taken_apart(op.outputs[0], _permutation(op, len(v.shape)).index(axis))
@@ -157,7 +153,7 @@ def stacked_axis(trace: Trace, value: Value) -> int | None:
 
 def _permutation(op: Op, ndim: int) -> list[int | None]:
     """For each output axis of a rearranging operator, the input axis it is (None: a new one of size 1)."""
-    base = ".".join(op.name.split(".")[:2]).removesuffix("_")
+    base = op.base.removesuffix("_")
     order: list[int | None] = list(range(ndim))
     if base in ("aten.permute",):
         return list(axis_numbers(op.args[1], ndim))
@@ -221,10 +217,10 @@ def expand(walk: Walk, op: Op) -> None:
             source.append(x.source[i] if x.use else None)
             repeated += [d] if i in x.repeated or n == 1 else []
         else:
-            axes.append(walk.unifier.fresh(n) if like is None else like[d])
+            axes.append(walk.new_axis(n) if like is None else like[d])
             source.append(None)
             repeated.append(d)
-    users = [c for c in walk.trace.consumers.get(out, ()) if c.outputs]
+    users = [c for c in walk.users(out) if c.outputs]
     scales_its_like = like is not None and all(
         c.name.startswith(("aten.mul.", "aten.div.")) and set(c.inputs()) == {out, op.args[1]}
         for c in users
@@ -247,7 +243,7 @@ def repeat(walk: Walk, op: Op) -> None:
         axis: Axis = x.axes[d - new] if d >= new else Fixed(1)
         times = n // max(walk.size(axis), 1)
         if times != 1 and walk.size(axis) == 1:
-            axis = walk.unifier.fresh(n)
+            axis = walk.new_axis(n)
             repeated.append(d)
         elif times != 1:
             axis = Product((Fixed(times), axis))
@@ -261,7 +257,7 @@ def repeat_interleave(walk: Walk, op: Op) -> None:
     """Each entry n times in a row: a product with a fixed inner factor."""
     x, out = walk.info(next(op.inputs())), op.outputs[0]
     axes = list(x.axes)
-    dim = argument(op, 2, "dim")
+    dim = op.arg(2, "dim")
     if dim is None or not isinstance(op.args[1], int):
         walk.freeze(axes, "repeats entries by a tensor or over a flattened tensor")
         axes = list(walk.fixed(out))

@@ -8,9 +8,11 @@ import torch
 
 from growthring.core.axes import Concat, Fixed
 from growthring.graph.rules.elementwise import broadcast
+from growthring.graph.rules.records import Info
+from growthring.graph.rules.registry import register_rule
 from growthring.graph.rules.selection import follows_index, picked_axes
-from growthring.graph.rules.structure import argument, axis_numbers
-from growthring.graph.rules.walk import Info, Walk, register_rule
+from growthring.graph.rules.structure import axis_numbers
+from growthring.graph.rules.walk import Walk
 from growthring.graph.trace import Op, Value
 
 _DOES = "writes entries of it by number"
@@ -33,7 +35,7 @@ def either(walk: Walk, op: Op) -> None:
     """The result of one of two branches, chosen by a condition."""
     condition, a, b = (walk.info(v) for v in op.args)
     walk.freeze(condition.axes, "branches on it")
-    walk.scales.add("demand", (condition.scale,), None, where=walk.where())
+    walk.need_one(condition.scale)
     for left, right in zip(a.axes, b.axes, strict=True):
         walk.same(left, right)
     walk.set(op.outputs[0], a.axes, walk.carry(a, b), constant=a.constant and b.constant)
@@ -54,7 +56,7 @@ def fill(walk: Walk, op: Op) -> None:
     x, out = walk.info(op.args[0]), op.outputs[0]
     every = range(len(x.axes))
     if op.name.startswith("aten.zero") or op.args[1] == 0:
-        walk.set(out, x.axes, walk.scales.fresh(), constant=True, repeated=every)
+        walk.set(out, x.axes, walk.new_scale(), constant=True, repeated=every)
         return
     numbers = [walk.info(v) for v in list(op.inputs())[1:]]
     walk.even(x.axes)
@@ -67,16 +69,16 @@ def slice_scatter(walk: Walk, op: Op) -> None:
     """One segment, or one entry, of an axis is replaced."""
     x_value, out = op.args[0], op.outputs[0]
     x, source = walk.info(x_value), walk.info(op.args[1])
-    (dim,) = axis_numbers(argument(op, 2, "dim", 0), len(x.axes))
+    (dim,) = axis_numbers(op.arg(2, "dim", 0), len(x.axes))
     axes, others = list(x.axes), list(source.axes)
     if op.name.startswith("aten.select"):
         walk.freeze([axes[dim]], "replaces one entry of it")
         others.insert(dim, axes[dim])
     else:
         total, length = x_value.shape[dim], op.args[1].shape[dim]
-        start = argument(op, 3, "start", 0) or 0
+        start = op.arg(3, "start", 0) or 0
         start = min(start + total if start < 0 else start, total)
-        if argument(op, 5, "step", 1) != 1:
+        if op.arg(5, "step", 1) != 1:
             walk.freeze([axes[dim], others[dim]], "replaces some entries of it")
         elif length != total:
             before, rest = walk.cut(axes[dim], start)
@@ -94,7 +96,7 @@ def slice_scatter(walk: Walk, op: Op) -> None:
 
 def _reduction(op: Op) -> str:
     """How entries that meet are combined: "" (the last one stays), sum, mean, prod, amax, amin, …."""
-    base = ".".join(op.name.split(".")[:2]).removesuffix("_")
+    base = op.base.removesuffix("_")
     if base in ("aten.index_add", "aten.scatter_add"):
         return "sum"
     given = [a for a in (*op.args, *op.kwargs.values()) if isinstance(a, str)]
@@ -137,7 +139,7 @@ def scatter(walk: Walk, op: Op) -> None:
     """Entries written along one axis; the others pass where the index is the same all along them."""
     x, indices = walk.info(op.args[0]), walk.info(op.args[2])
     (dim,) = axis_numbers(op.args[1], len(x.axes))
-    given: Any = argument(op, 3, "src", op.kwargs.get("value"))
+    given: Any = op.arg(3, "src", op.kwargs.get("value"))
     others = [walk.info(given)] if isinstance(given, Value) else []
     for d, axis in enumerate(x.axes):
         beside = [i.axes[d] for i in (indices, *others)]
@@ -183,7 +185,7 @@ def index_put(walk: Walk, op: Op) -> None:
 def segment_reduce(walk: Walk, op: Op) -> None:
     """Runs of entries of one axis combined into one each; the later axes pass."""
     x, out = walk.info(op.args[0]), op.outputs[0]
-    dim = int(argument(op, 5, "axis", 0))
+    dim = int(op.arg(5, "axis", 0))
     for value in list(op.inputs())[1:]:
         walk.freeze(walk.info(value).axes, "cuts runs with it")
     walk.freeze(x.axes[: dim + 1], "combines runs of it")

@@ -10,7 +10,7 @@ from torch import nn
 
 from growthring.core.axes import Axis, Fixed, Product, layout
 from growthring.errors import FadeError
-from growthring.graph.rules.walk import Statistics
+from growthring.graph.reductions import Statistics
 from growthring.growing.fading.fade import Fade
 from growthring.growing.fading.intercept import FadedForward
 
