@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from growthring.errors import InputError, PlanError
-from growthring.graph.analysis import Build, Heads
+from growthring.graph.analysis import Build
+from growthring.graph.choosing import Heads
 from growthring.planning.costs import OPTIMIZER_STATE
 from growthring.planning.schedule import (
     ScheduleKind,
