@@ -416,7 +416,7 @@ FAILURES = [
 
 
 @pytest.mark.parametrize(("name", "number"), FAILURES, ids=[f"{n}-{k}" for n, k in FAILURES])
-@pytest.mark.parametrize("stage", [0, 1])
+@pytest.mark.parametrize("stage", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_a_failure_anywhere_changes_nothing(monkeypatch, name, number, stage):
     places = {
         "layout": fading_module,

@@ -27,6 +27,7 @@ CASES = {
     "cifar10-wrn28-1": (58.24, 52.94, CIFAR10, 128, {16, 32, 64}),
 }
 SLOW = {"imagenet-resnet50", "imagenet-mobilenetv1", "cifar100-mobilenetv1"}
+QUICK = ("cifar10-resnet20", "cifar10-mobilenetv1")  # planned in every run of the tests
 NAMES = [pytest.param(n, marks=[pytest.mark.slow] if n in SLOW else []) for n in CASES]
 
 
@@ -71,7 +72,9 @@ def test_the_settings(name):
     assert recipe.input_shape == (3, side, side)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in CASES]
+)
 def test_costs_epochs_and_widths(name):
     plan = planned(name)
     _, ours, epochs, batch, full = CASES[name]
