@@ -47,17 +47,17 @@ def _freeze_shared_magnitudes(traced: Traced) -> None:
 
 
 def _freeze_dead_ties(traced: Traced) -> None:
-    """A tied tensor gets zeros; units that nothing else writes would stay zero for ever."""
+    """A tensor that is read and written gets zeros; units that nothing else writes would stay zero for ever."""
     specs = traced.specs()
     written = {
         ref.group
         for spec in specs.values()
-        if not spec.tied and spec.kind in ("weight", "table", "direct")
+        if not spec.read_and_written and spec.kind in ("weight", "table", "direct")
         for i, axis in enumerate(spec.axes)
         if i not in spec.read
         for ref in refs(axis)
     }
-    for name in traced.tied:
+    for name in traced.read_and_written:
         text = f"only '{name}' writes it, which is read as well: new units could not leave zero"
         for axis in specs[name].axes:
             dead = [ref for ref in refs(axis) if ref.group not in written]

@@ -70,9 +70,9 @@ def _visit(
     yield from visit(list(kwargs.values()))
 
 
-def same_numbers(op: Op, trace: Trace, twin: Op, found: Trace) -> bool:
+def same_numbers(op: Op, trace: Trace, copy_op: Op, copy_trace: Trace) -> bool:
     """Whether an operator computes with the same numbers in two traces."""
-    old, new = Numbers(op, fold(trace)), Numbers(twin, fold(found))
+    old, new = Numbers(op, fold(trace)), Numbers(copy_op, fold(copy_trace))
     return old.factor == new.factor and old.others == new.others
 
 

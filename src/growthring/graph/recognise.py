@@ -63,17 +63,17 @@ def find_norms(trace: Trace) -> dict[int, Norm]:
     """The norms of a trace, by the id of each of their operators."""
     producers = {v: op for op in trace.ops for v in op.outputs}
     order = {id(op): i for i, op in enumerate(trace.ops)}
-    found: dict[int, Norm] = {}
+    norms: dict[int, Norm] = {}
     for op in trace.ops:
-        if not op.traits.reduces or id(op) in found:
+        if not op.traits.reduces or id(op) in norms:
             continue
         for root in _candidates(op, producers):
             norm = _grow_from(trace, root, producers, order)
             if norm is not None and any(o is op for o in norm.ops):
-                if not any(id(o) in found for o in norm.ops):
-                    found |= {id(o): norm for o in norm.ops}
+                if not any(id(o) in norms for o in norm.ops):
+                    norms |= {id(o): norm for o in norm.ops}
                 break
-    return found
+    return norms
 
 
 def _candidates(op: Op, producers: dict[Value, Op]) -> Iterator[Value]:
@@ -202,10 +202,10 @@ def affine_parameters(trace: Trace, norms: Iterable[Norm]) -> dict[str, str]:
     """Parameters that multiply ("gain") or shift ("bias") what a norm returns, by name."""
     producers = {v: op for op in trace.ops for v in op.outputs}
     kinds = {"aten.mul": "gain", "aten.add": "bias"}
-    found: dict[str, str] = {}
+    affine: dict[str, str] = {}
     for norm in {id(n): n for n in norms}.values():
         inside = [_parameter(trace, v, producers) for v in norm.gains.values()]
-        found |= {name: "gain" for name in inside if name is not None}
+        affine |= {name: "gain" for name in inside if name is not None}
         todo = list(norm.numbers)
         while todo:
             value = todo.pop()
@@ -218,10 +218,10 @@ def affine_parameters(trace: Trace, norms: Iterable[Norm]) -> dict[str, str]:
                     others = [v for v in op.inputs() if v is not value]
                     name = _parameter(trace, others[0], producers) if others else None
                     if name is not None:
-                        found.setdefault(name, kinds[base])
+                        affine.setdefault(name, kinds[base])
                     if name is not None or not others:
                         todo += op.outputs
-    return found
+    return affine
 
 
 def _parameter(trace: Trace, value: Value, producers: dict[Value, Op]) -> str | None:

@@ -104,7 +104,7 @@ def mean_of(trace: Trace) -> dict[int, tuple[Op, float]]:
     `x.sum(-1) / d`, `x.norm(dim=-1) * d**-0.5`: nothing in between uses the sum itself.
     """
     producers = {v: op for op in trace.ops for v in op.outputs}
-    found: dict[int, tuple[Op, float]] = {}
+    means: dict[int, tuple[Op, float]] = {}
     for op in trace.ops:
         tensors = list(op.inputs())
         if op.base not in ("aten.mul", "aten.div") or len(tensors) != 1:
@@ -118,7 +118,7 @@ def mean_of(trace: Trace) -> dict[int, tuple[Op, float]]:
             base = maker.base
             if base in ("aten.sum", "aten.linalg_vector_norm", "aten.linalg_norm", "aten.norm"):
                 order = 1.0 if base == "aten.sum" else _order(maker)
-                found[id(op)] = (maker, power / order)
+                means[id(op)] = (maker, power / order)
                 break
             number = next((a for a in maker.args[1:2] if is_number(a)), None)
             traits = maker.traits
@@ -129,7 +129,7 @@ def mean_of(trace: Trace) -> dict[int, tuple[Op, float]]:
             elif not traits.keeps_all:
                 break
             value = next(maker.inputs())
-    return found
+    return means
 
 
 def _order(op: Op) -> float:
@@ -143,16 +143,16 @@ def centring_means(trace: Trace) -> dict[Value, Op]:
     An entry that does not count yet in such a mean must not be shifted by it either: the halves of a pair of
     new inputs would no longer cancel.
     """
-    found: dict[Value, Op] = {}
+    means: dict[Value, Op] = {}
     for op in trace.ops:
         source = op.args[0] if op.args else None
         if op.base not in ("aten.mean", "aten.var_mean", "aten.std_mean"):
             continue
         mean = op.outputs[-1]
-        again = source in found  # a mean over one more axis of such a mean
+        again = source in means  # a mean over one more axis of such a mean
         if again or (source in trace.parameters and _only_centres(trace, mean, source)):
-            found[mean] = op
-    return found
+            means[mean] = op
+    return means
 
 
 def _only_centres(trace: Trace, mean: Value, source: Value) -> bool:

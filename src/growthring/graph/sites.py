@@ -128,14 +128,14 @@ def _instruction(code: CodeType, offset: int) -> int:
     Once it has run a few times, the interpreter specialises code: a frame may then stand on the cache behind an
     instruction, or (in Python 3.11) on the PRECALL in front of a CALL.
     """
-    found, is_precall = offset, False
+    start, is_precall = offset, False
     for op in dis.get_instructions(code):
         if op.offset > offset and not is_precall:
             break
-        found, is_precall = op.offset, op.opname == "PRECALL"
-        if found > offset:
+        start, is_precall = op.offset, op.opname == "PRECALL"
+        if start > offset:
             break
-    return found
+    return start
 
 
 def _forward_code(cls: type) -> CodeType | None:

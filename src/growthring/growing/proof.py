@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_map
 from growthring.errors import GrowthStepError
 from growthring.graph.arithmetic import Arithmetic, widened
 from growthring.graph.magnitudes import effective
-from growthring.graph.skeleton import copy_with, named_tensors
+from growthring.graph.resize import copy_with, named_tensors
 from growthring.growing.body import Body
 from growthring.growing.trials import Trial, make_trials, rounding_limit, run, runs, worst
 from growthring.methods.base import GrowthMethod, Job, Step

@@ -12,7 +12,7 @@ from torch import nn
 from growthring.errors import GrowthError
 from growthring.graph.arithmetic import Arithmetic
 from growthring.graph.fresh import batch_size, fresh_inputs, resized
-from growthring.graph.running import untouched
+from growthring.graph.isolation import untouched
 from growthring.graph.snapshot import Snapshot
 from growthring.graph.trace import ExampleInputs
 from growthring.growing.verify import Outputs, Verification, outputs_of

@@ -12,8 +12,8 @@ from torch import nn
 
 from growthring.errors import InputError
 from growthring.graph.arithmetic import Arithmetic
+from growthring.graph.isolation import callers_settings, copied, fixed_random, untouched
 from growthring.graph.results import Leavings, output_tensors
-from growthring.graph.running import callers_settings, copied, fixed_random, untouched
 from growthring.graph.snapshot import Snapshot
 from growthring.graph.trace import ExampleInputs, split_inputs
 

@@ -21,9 +21,9 @@ from growthring.graph.check import check_finite
 from growthring.graph.computed import refresh
 from growthring.graph.follow import follow_attributes
 from growthring.graph.groups import TensorSpec, WidthGroups
+from growthring.graph.isolation import copied, kept_random, own_settings
 from growthring.graph.magnitudes import with_magnitudes, with_ratios
-from growthring.graph.running import copied, kept_random, own_settings
-from growthring.graph.skeleton import copy_with, empty_copy, named_tensors
+from growthring.graph.resize import copy_with, empty_copy, named_tensors
 from growthring.graph.trace import ExampleInputs
 from growthring.planning.costs import Footprint, footprint, seconds_per_step
 from growthring.planning.schedule import whole
@@ -181,7 +181,11 @@ class Plan:
 
     def _seed_gain(self, spec: TensorSpec) -> float:
         first, full = self.stage_widths[0], self.stage_widths[-1]
-        if spec.tied or not spec.is_parameter or self.initial[spec.name].constant is not None:
+        if (
+            spec.read_and_written
+            or not spec.is_parameter
+            or self.initial[spec.name].constant is not None
+        ):
             return 1.0
         if spec.kind == "bias":
             # torch draws a layer's bias from the fan-in of its weight

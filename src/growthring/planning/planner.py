@@ -20,11 +20,11 @@ from growthring.graph.check import check_finite
 from growthring.graph.choosing import Heads
 from growthring.graph.discover import discover
 from growthring.graph.groups import WidthGroup, WidthGroups
+from growthring.graph.isolation import copied, kept_random, own_settings
 from growthring.graph.magnitudes import typical_ratio, with_ratios
-from growthring.graph.running import copied, kept_random, own_settings
+from growthring.graph.resize import empty_copy, named_tensors
 from growthring.graph.search import Share
 from growthring.graph.sizes import steps_of, widths_at
-from growthring.graph.skeleton import empty_copy, named_tensors
 from growthring.graph.trace import ExampleInputs, run_once, trace
 from growthring.planning.costs import OPTIMIZER_STATE, Footprint
 from growthring.planning.plan import Initial, Plan
