@@ -32,6 +32,7 @@ REDUCTIONS: dict[Callable[..., Any], str] = {
     torch.var_mean: "var_mean", torch.std_mean: "std_mean",
     torch.linalg.vector_norm: "vector_norm", torch.linalg.norm: "linalg_norm",
     torch.norm: "norm", torch.Tensor.norm: "norm", torch.functional.norm: "norm",
+    F.mse_loss: "loss", F.l1_loss: "loss", F.smooth_l1_loss: "loss", F.huber_loss: "huber_loss",
     F.normalize: "normalize", F.cosine_similarity: "cosine_similarity",
     F.layer_norm: "layer_norm", torch.layer_norm: "layer_norm",
     F.rms_norm: "rms_norm", torch.rms_norm: "rms_norm",

@@ -78,3 +78,13 @@ def tensor_product_by_einsum() -> Made:
         b=nn.Linear(4, 5),
         c=nn.Linear(35, 3),
     ), randn(5, 4)
+
+
+@row({"a": 6}, "sums over it alone")
+def sum_over_a_width_by_einsum() -> Made:
+    return Net(
+        lambda self, x: self.c(torch.einsum("bsd->bs", self.b(self.a(x).relu()))),
+        a=nn.Linear(4, 6),
+        b=nn.Linear(6, 8),
+        c=nn.Linear(3, 2),
+    ), randn(5, 3, 4)

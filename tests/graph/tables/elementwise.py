@@ -157,3 +157,13 @@ def input_added_to_a_layer() -> Made:
         b=nn.Linear(9, 4),
         c=nn.Linear(4, 3),
     ), randn(5, 4)
+
+
+@row({"a": 8})
+def broadcast_tensors() -> Made:
+    def forward(self: Net, x: torch.Tensor) -> torch.Tensor:
+        h = self.a(x).relu()
+        a, b = torch.broadcast_tensors(h, h.mean(-1, keepdim=True))
+        return self.c(a * b)
+
+    return Net(forward, a=nn.Linear(4, 8), c=nn.Linear(8, 3)), randn(5, 4)

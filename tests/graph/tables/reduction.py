@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -194,3 +195,49 @@ def codebook_distances() -> Made:
         return h.pow(2).sum(-1, keepdim=True) - 2 * h @ self.codes.t() + self.codes.pow(2).sum(-1)
 
     return Net(forward, a=nn.Linear(4, 9), codes=parameter(6, 9)), randn(5, 4)
+
+
+def _compared(loss: Callable[..., torch.Tensor]) -> Made:
+    """Two towers whose features are compared, beside a head."""
+
+    def forward(self: Net, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        a, b = self.a(x).tanh(), self.b(x).tanh()
+        return self.c(a), loss(a, b)
+
+    parts = {"a": nn.Linear(4, 8), "b": nn.Linear(4, 8), "c": nn.Linear(8, 3)}
+    return Net(forward, **parts), randn(5, 4)
+
+
+@row({"a": 8})
+def mse_loss_of_features() -> Made:
+    return _compared(F.mse_loss)
+
+
+@row({"a": 8})
+def mse_loss_of_features_summed() -> Made:
+    return _compared(lambda a, b: F.mse_loss(a, b, reduction="sum"))
+
+
+@row({"a": 8})
+def l1_loss_of_features() -> Made:
+    return _compared(F.l1_loss)
+
+
+@row({"a": 8})
+def smooth_l1_loss_of_features() -> Made:
+    return _compared(lambda a, b: F.smooth_l1_loss(a, b, beta=0.5))
+
+
+@row({"a": 8})
+def huber_loss_of_features() -> Made:
+    return _compared(lambda a, b: F.huber_loss(a, b, delta=0.5))
+
+
+@row({"a": 8})
+def loss_of_features_entry_by_entry() -> Made:
+    return _compared(lambda a, b: F.mse_loss(a, b, reduction="none").mean())
+
+
+@row({"a": 8})
+def mse_loss_against_a_number() -> Made:
+    return _compared(lambda a, b: F.mse_loss(a * b, torch.zeros(1, dtype=a.dtype).expand_as(a)))

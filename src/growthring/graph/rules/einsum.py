@@ -78,7 +78,7 @@ def _join(walk: Walk, members: list[tuple[Info, int]], stays: bool) -> None:
             walk.even(axes)
         return
     if len(members) == 1:
-        walk.freeze(axes, "sums over it")
+        walk.freeze(axes, "sums over it alone, where a fade does not reach (x.sum is faded)")
         return
     members = sorted(members, key=lambda item: item[0].use is not None)
     *others, (last, i) = members

@@ -56,6 +56,18 @@ def broadcast(walk: Walk, out: Value, infos: Sequence[Info]) -> tuple[list[Axis]
     return axes, spans
 
 
+@register_rule("aten.broadcast_tensors", entries="moved")
+def broadcast_tensors(walk: Walk, op: Op) -> None:
+    """Each operand repeated to the shape of all; what is repeated is equal in the halves of a pair."""
+    infos = [walk.info(v) for v in op.inputs()]
+    axes, spans = broadcast(walk, op.outputs[0], infos)
+    for out, info, spanned in zip(op.outputs, infos, spans, strict=True):
+        repeated = [d for d, own in enumerate(spanned) if not own]
+        walk.even(axes[d] for d in repeated)
+        source = None if repeated else info.source or None
+        walk.set(out, axes, info.scale, info, source, info.constant, repeated=repeated)
+
+
 @register_rule("aten.relu", "aten.leaky_relu")
 @register_rule("aten.rrelu", modal=True)
 @register_rule("aten.abs", degrees=(1.0,))

@@ -78,6 +78,23 @@ def cosine_similarity(walk: Walk, op: Op) -> None:
     walk.set(op.outputs[0], axes, walk.demand(), constant=all(i.constant for i in infos))
 
 
+@register_rule("aten.mse_loss", "aten.l1_loss", "aten.smooth_l1_loss", "aten.huber_loss")
+def loss(walk: Walk, op: Op) -> None:
+    """Differences of two tensors, entry by entry or reduced to one number, into which new entries fade."""
+    infos = [walk.info(v) for v in op.args[:2]]
+    whole = Value(tuple(torch.broadcast_shapes(*(v.shape for v in op.args[:2]))), op.args[0].dtype)
+    axes, _ = broadcast(walk, whole, infos)
+    walk.even(axes)
+    is_reduced = op.arg(2, "reduction", 1) != 0
+    if is_reduced:
+        for i, axis in enumerate(axes):
+            walk.fade_in(axis, i, len(axes))
+    else:
+        walk.pass_by()
+    constant = all(i.constant for i in infos)
+    walk.set(op.outputs[0], () if is_reduced else axes, walk.demand(*infos), constant=constant)
+
+
 @register_rule(*_SAME_SHAPE)
 def along(walk: Walk, op: Op) -> None:
     """Works along one axis, which keeps its size; the others pass."""

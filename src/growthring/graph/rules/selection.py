@@ -199,7 +199,7 @@ def pad(walk: Walk, op: Op) -> None:
     """Fixed entries before and after; reflected ones only where the axis does not grow."""
     x, out = walk.info(next(op.inputs())), op.outputs[0]
     amounts = list(op.args[1])
-    mode = op.args[2] if op.name.startswith("aten.pad") and len(op.args) > 2 else "constant"
+    mode = op.arg(2, "mode", "constant") if op.base == "aten.pad" else "constant"
     fill = op.arg(3 if op.name.startswith("aten.pad") else 2, "value", 0) or 0
     constant = mode == "constant" and "constant" in f"{op.name} {mode}"
     axes = list(x.axes)

@@ -179,7 +179,7 @@ def _permutation(op: Op, ndim: int) -> list[int | None]:
         order.insert(int(op.args[1]) % (ndim + 1), None)
     elif base == "aten.squeeze":
         shape = next(op.inputs()).shape
-        given = axis_numbers(op.args[1], ndim) if len(op.args) > 1 else list(range(ndim))
+        given = axis_numbers(op.arg(1, "dim", range(ndim)), ndim)
         order = [d for d in range(ndim) if d not in given or shape[d] != 1]
     return order
 
