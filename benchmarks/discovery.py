@@ -24,7 +24,7 @@ TARGET = 3.0
 
 _PARTS = {
     "traces (torch.export)": [("graph/trace.py", "trace")],
-    "copies of the model": [("graph/skeleton.py", "copy_with")],
+    "copies of the model": [("graph/resize.py", "copy_with")],
     "axis rules": [("rules/walk.py", "run")],
     "fitting attributes": [("graph/fit.py", "_read_sizes"), ("graph/fit.py", "_compare")],
 }

@@ -5,6 +5,7 @@ from growthring.core.rings import RingMap as RingMap
 from growthring.errors import GrowthError as GrowthError
 from growthring.graph.discover import discover_width_groups as discover_width_groups
 from growthring.graph.groups import WidthGroup as WidthGroup, WidthGroups as WidthGroups
+from growthring.graph.resize import register_attributes as register_attributes
 from growthring.graph.rules import (
     Info as Info,
     Op as Op,
@@ -12,7 +13,6 @@ from growthring.graph.rules import (
     Walk as Walk,
     register_rule as register_rule,
 )
-from growthring.graph.skeleton import register_attributes as register_attributes
 from growthring.growing.grower import Grower as Grower
 from growthring.growing.report import GrowthReport as GrowthReport
 from growthring.growing.verify import Verification as Verification, verify as verify

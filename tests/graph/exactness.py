@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 import growthring as gr
-from growthring.graph.running import untouched
-from growthring.graph.skeleton import copy_with
+from growthring.graph.isolation import untouched
+from growthring.graph.resize import copy_with
 from growthring.graph.trace import output_tensors, split_inputs
 from tests.growth_contract import cast, distance, perturb
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import growthring as gr
-from growthring.graph.skeleton import copy_with
+from growthring.graph.resize import copy_with
 from tests.growth_contract import randn
 
 

@@ -20,7 +20,7 @@ from torch.optim.swa_utils import AveragedModel
 import growthring as gr
 from growthring.errors import UnsupportedModelError, WidthGroupError
 from growthring.graph import snapshot
-from growthring.graph.running import untouched
+from growthring.graph.isolation import untouched
 from tests import harm_helpers
 
 X = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))

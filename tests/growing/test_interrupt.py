@@ -289,7 +289,7 @@ def test_a_second_ctrl_c_waits_until_everything_is_taken_back(monkeypatch, ctrl_
     monkeypatch.setattr(grower_module, "grow_optimizers", lambda *_: 1 / 0)
     # of the snapshots, only that of the growth itself counts here
     monkeypatch.setattr(
-        "growthring.graph.running.Snapshot", type("Own", (Snapshot,), {"_restore": restore})
+        "growthring.graph.isolation.Snapshot", type("Own", (Snapshot,), {"_restore": restore})
     )
     with pytest.raises(KeyboardInterrupt):
         setting.grower.grow()

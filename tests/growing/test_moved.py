@@ -16,7 +16,7 @@ import growthring.growing.grower as grower_module
 import growthring.optim.state as state_module
 import growthring.optim.wrap as wrap_module
 from growthring.errors import GrowthError, UnsupportedModelError
-from growthring.graph.skeleton import named_tensors
+from growthring.graph.resize import named_tensors
 
 X = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
 

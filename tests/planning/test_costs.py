@@ -10,7 +10,7 @@ from torch.profiler import ProfilerActivity, profile
 
 import growthring as gr
 from growthring.errors import GrowthError
-from growthring.graph.running import untouched
+from growthring.graph.isolation import untouched
 from growthring.planning.costs import (
     OPTIMIZER_STATE,
     Footprint,

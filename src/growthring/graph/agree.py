@@ -16,18 +16,18 @@ from torch import nn
 from growthring.graph.laws import POWERS
 from growthring.graph.places import FixedPlaceError, Place, assign, plain_numbers, read
 from growthring.graph.rehearse import Rehearsal, rehearse
-from growthring.graph.skeleton import copy_with, named_tensors
+from growthring.graph.resize import copy_with, named_tensors
 from growthring.graph.trace import ExampleInputs
 
 
 def disagreement(
     model: nn.Module,
-    twin: nn.Module,
+    planned: nn.Module,
     inputs: ExampleInputs,
     outputs: Sequence[str] | None,
     sizes: Iterable[tuple[int, int]],
 ) -> tuple[Place, Any, Any] | None:
-    """The number that makes the model compute something else than `twin`: its place, what it is, what it should be.
+    """The number that makes the model compute something else than `planned`: its place, what it is and should be.
 
     Whole numbers count if the forward pass depends on them and does not write them itself: a count of steps or
     the length of a cache is what training left there. Other ones may have been changed on purpose (a
@@ -35,13 +35,13 @@ def disagreement(
 
     Args:
         model: of some stage.
-        twin: the plan's of that stage; it is used up.
+        planned: the plan's of that stage; it is used up.
         inputs: the example.
         outputs: the named parts of the output that count.
         sizes: of axes that grow, at that stage and in full.
     """
     differing = []
-    for place, wanted in plain_numbers(twin):
+    for place, wanted in plain_numbers(planned):
         held = read(model, place)
         if type(held) is type(wanted) and held != wanted:
             differing.append((place, held, wanted))
@@ -52,11 +52,11 @@ def disagreement(
         return rehearse(changed, inputs, outputs=outputs)
 
     own = run(_copy(model))
-    if _same(own, run(twin)):
+    if _same(own, run(planned)):
         return None
     powers = [(float(n) ** p, float(full) ** p) for n, full in sizes for p in POWERS]
     places = [place for place, _, _ in differing]
-    written = _written(model, inputs, places) | _written(twin, inputs, places)
+    written = _written(model, inputs, places) | _written(planned, inputs, places)
     for place, held, wanted in differing:
         if place in written:
             continue
@@ -74,16 +74,16 @@ def disagreement(
 
 def _written(model: nn.Module, inputs: ExampleInputs, places: Sequence[Place]) -> set[Place]:
     """Those of some numbers that a forward pass changes, in one of the modes."""
-    found: set[Place] = set()
+    written: set[Place] = set()
     for training in (False, True):
         copy = _copy(model)
         before = {place: read(copy, place) for place in places}
 
         def look(copy: nn.Module = copy, before: dict[Place, Any] = before) -> None:
-            found.update(place for place in places if read(copy, place) != before[place])
+            written.update(place for place in places if read(copy, place) != before[place])
 
         rehearse(copy, inputs, training, look=look)
-    return found
+    return written
 
 
 def _close(a: float, b: float) -> bool:

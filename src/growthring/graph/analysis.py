@@ -19,8 +19,8 @@ from growthring.graph.groups import TensorSpec, WidthGroup
 from growthring.graph.naming import named_groups
 from growthring.graph.places import Place
 from growthring.graph.probe import Probe
+from growthring.graph.resize import handled_attributes
 from growthring.graph.sizes import in_proportion, in_sets, probe_widths, spans_of, units_of
-from growthring.graph.skeleton import handled_attributes
 from growthring.graph.trace import ExampleInputs, Trace
 from growthring.graph.traced import Traced, Widths
 

@@ -16,8 +16,8 @@ from growthring.graph.groups import Law
 from growthring.graph.places import Place
 from growthring.graph.probe import Probe
 from growthring.graph.rehearse import innermost
+from growthring.graph.resize import empty_copy
 from growthring.graph.rules.walk import Walk
-from growthring.graph.skeleton import empty_copy
 from growthring.graph.trace import trace
 
 
@@ -44,13 +44,13 @@ class Fit:
 def attempt(probe: Probe, result: Fit) -> Failure | None:
     """Traces a copy at the small widths and compares it with the prediction; fills in the laws."""
     result.laws = {}
-    twin = copy_at(probe, result.attributes)
+    copied = copy_at(probe, result.attributes)
     for walk, training in zip(probe.walks, probe.modes, strict=True):
         try:
-            found = trace(twin, probe.inputs, training, outputs=probe.outputs)
+            copy_trace = trace(copied, probe.inputs, training, outputs=probe.outputs)
         except GrowthError as error:
-            return _crash(walk, twin, error)
-        failure = compare(probe, walk, found, result.laws)
+            return _crash(walk, copied, error)
+        failure = compare(probe, walk, copy_trace, result.laws)
         if failure is not None:
             return failure
     return None
@@ -60,15 +60,15 @@ def copy_at(probe: Probe, attributes: Mapping[Place, Sizes | Scaled]) -> nn.Modu
     """The model at the probe's small widths, or what the user's `build` makes of them."""
     if probe.build is None:
         return empty_copy(probe.model, probe.specs, attributes, probe.full, probe.small)
-    twin = probe.build()
-    if not isinstance(twin, nn.Module):
-        raise InputError(f"build(widths) returned a {type(twin).__name__}, not an nn.Module.")
-    return twin
+    copied = probe.build()
+    if not isinstance(copied, nn.Module):
+        raise InputError(f"build(widths) returned a {type(copied).__name__}, not an nn.Module.")
+    return copied
 
 
-def _crash(walk: Walk, twin: nn.Module, error: GrowthError) -> Failure:
+def _crash(walk: Walk, copied: nn.Module, error: GrowthError) -> Failure:
     """The copy's own code raised: find the innermost module on the stack."""
-    paths = {id(module): path for path, module in twin.named_modules()}
+    paths = {id(module): path for path, module in copied.named_modules()}
     cause: BaseException = error.__cause__ or error
     module, line = innermost(paths, cause)
     starts = [i for i, op in enumerate(walk.trace.ops) if inside(op.module, module)]

@@ -30,20 +30,20 @@ def culprits(probe: Probe, result: Fit, failure: Failure) -> list[Ref]:
         if w.first_op <= index < w.first_op + len(w.trace.ops)
     )
     op = walk.trace.ops[index - walk.first_op]
-    found = []
+    blamed = []
     for group in moving:
         widths = copy.copy(probe.full)
         assert isinstance(widths, dict)
         widths[group] = probe.small[group]
-        twin = copy_at(replace(probe, small=widths), result.attributes)
+        copied = copy_at(replace(probe, small=widths), result.attributes)
         try:
-            seen = trace(twin, probe.inputs, training, outputs=probe.outputs)
+            seen = trace(copied, probe.inputs, training, outputs=probe.outputs)
             there = seen.ops[index - walk.first_op]
         except (GrowthError, IndexError):  # it does not go by itself
             continue
         if there.name != op.name or not same_numbers(op, walk.trace, there, seen):
-            found.append(Ref(group))
-    return found
+            blamed.append(Ref(group))
+    return blamed
 
 
 def blame(probe: Probe, failure: Failure) -> list[Ref]:

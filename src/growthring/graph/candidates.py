@@ -20,7 +20,7 @@ from growthring.graph.places import (
     read,
 )
 from growthring.graph.probe import Probe
-from growthring.graph.skeleton import copy_with, named_tensors
+from growthring.graph.resize import copy_with, named_tensors
 
 _NUMBER = re.compile(r"\d+")
 
@@ -46,7 +46,7 @@ class Candidates:
 
 def read_sizes(probe: Probe, constant: Iterable[Place] = ()) -> Candidates:
     """The attributes that the code read and that hold a changing size, those known or kept `constant` left out."""
-    found = Candidates()
+    candidates = Candidates()
     first: dict[tuple[int, str], Place] = {}  # of each stored number
     taken = {
         holder_of(probe.model, p) for p in (*constant, *probe.attributes) if exists(probe.model, p)
@@ -67,12 +67,12 @@ def read_sizes(probe: Probe, constant: Iterable[Place] = ()) -> Candidates:
             options = _options(probe, near(path), tuple(sizes))
             if options:
                 place = first.setdefault(stored, (path, leaf))
-                have = found.options.setdefault(place, [])
+                have = candidates.options.setdefault(place, [])
                 have += [o for o in options if o not in have]
-                found.readers.setdefault(place, []).append(path)
-    if found.options:
-        _drop_fixed(probe, found)
-    return found
+                candidates.readers.setdefault(place, []).append(path)
+    if candidates.options:
+        _drop_fixed(probe, candidates)
+    return candidates
 
 
 def _options(probe: Probe, seen: list[Axis], sizes: tuple[int, ...]) -> list[Sizes]:
@@ -89,24 +89,24 @@ def _options(probe: Probe, seen: list[Axis], sizes: tuple[int, ...]) -> list[Siz
     return [(a,) for a in moving[0] if by_size[size(a, probe.small)] is a]
 
 
-def _drop_fixed(probe: Probe, found: Candidates) -> None:
+def _drop_fixed(probe: Probe, candidates: Candidates) -> None:
     """Tries each attribute on a copy: what is computed, frozen or shared with the original cannot follow."""
     model = probe.model
-    twin = copy_with(model, {n: t.detach() for n, t in named_tensors(model).items()})
-    for place in list(found.options):
+    copied = copy_with(model, {n: t.detach() for n, t in named_tensors(model).items()})
+    for place in list(candidates.options):
         try:
-            if holder_of(twin, place)[0] == holder_of(model, place)[0]:
+            if holder_of(copied, place)[0] == holder_of(model, place)[0]:
                 raise FixedPlaceError("what holds it is not copied with the model")
-            held, rule = read(twin, place), found.options[place][0]
-            assign(twin, place, attribute_value(held, rule, probe.small))
+            held, rule = read(copied, place), candidates.options[place][0]
+            assign(copied, place, attribute_value(held, rule, probe.small))
         except (FixedPlaceError, AttributeError, KeyError, TypeError) as error:
-            found.fixed[place] = str(error)
-            del found.options[place]
+            candidates.fixed[place] = str(error)
+            del candidates.options[place]
 
 
 def axes_inside(probe: Probe, path: str) -> list[Axis]:
     """Axes of the tensors that a module's own code handles; of its sub-modules' where it handles none."""
-    found: dict[Axis, None] = {}
+    axes: dict[Axis, None] = {}
     for direct in (True, False):
         for walk in probe.walks:
             for op in walk.trace.ops:
@@ -115,10 +115,10 @@ def axes_inside(probe: Probe, path: str) -> list[Axis]:
                         if value in walk.infos:
                             for axis in probe.axes(walk, value):
                                 parts = (axis, *refs(axis))
-                                found.update(dict.fromkeys(unsigned(part) for part in parts))
-        if found:
+                                axes.update(dict.fromkeys(unsigned(part) for part in parts))
+        if axes:
             break
-    return list(found)
+    return list(axes)
 
 
 def inside(path: str, module: str) -> bool:
@@ -140,13 +140,13 @@ def groups_of(probe: Probe, places: Iterable[Place]) -> list[list[Place]]:
 
     A module without parameters (`Take(n)`) may serve different purposes in one model, so each is by itself.
     """
-    found: dict[tuple[object, ...], list[Place]] = {}
+    together: dict[tuple[object, ...], list[Place]] = {}
     for path, name in places:
         module = probe.model.get_submodule(path)
         is_tool = not any(True for _ in module.parameters())
         key = (type(module), path if is_tool else alike(path), name)
-        found.setdefault(key, []).append((path, name))
-    return list(found.values())
+        together.setdefault(key, []).append((path, name))
+    return list(together.values())
 
 
 def worth_trying(

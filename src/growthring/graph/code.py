@@ -76,40 +76,40 @@ class Code:
         is_foreign = is_library(item.__globals__.get("__name__"))
         if is_foreign and is_library(item.__module__):
             return ()
-        found = [item.__defaults__, item.__kwdefaults__]
+        reached = [item.__defaults__, item.__kwdefaults__]
         if item.__dict__:
-            found.append(item.__dict__)
+            reached.append(item.__dict__)
         else:  # most have none, and there are thousands of functions
             self._bare.append(item)
         for cell in item.__closure__ or ():
-            found.append(contents(cell))
-            self._back.append(functools.partial(restore_cell, cell, found[-1]))
+            reached.append(contents(cell))
+            self._back.append(functools.partial(restore_cell, cell, reached[-1]))
         if is_foreign:  # a library's wrapper around a function of the model
-            return found
+            return reached
         names, makes_globals = _facts(item.__code__)
         for name in names - self._names:
-            found += self._waiting.pop(name, ())
+            reached += self._waiting.pop(name, ())
         self._names |= names
-        found += self._named(item.__globals__, names, makes_globals)
+        reached += self._named(item.__globals__, names, makes_globals)
         opened: set[int] = set()
-        for value in found:  # which gets longer: `package.file.function`
+        for value in reached:  # which gets longer: `package.file.function`
             is_file = isinstance(value, types.ModuleType) and id(value) not in opened
             if is_file and not is_library(value.__name__):
                 opened.add(id(value))
-                found += self._named(vars(value), names, False)
-        return found
+                reached += self._named(vars(value), names, False)
+        return reached
 
     def _named(self, scope: dict[str, Any], names: Iterable[str], may_add: bool) -> list[Any]:
-        found = []
+        reached = []
         for name in names:
             value = scope.get(name, MISSING)
             if isinstance(value, CONSTANT) or (value is MISSING and not may_add):
                 if value is not MISSING:
-                    found.append(value)
+                    reached.append(value)
                 continue
             self._back.append(functools.partial(restore_entry, scope, name, value))
-            found.append(value)
-        return found
+            reached.append(value)
+        return reached
 
     def _class(self, item: type) -> Iterable[Any]:
         if is_library(item.__module__) or issubclass(item, enum.Enum):
@@ -124,13 +124,13 @@ class Code:
                     setattr(item, name, value)
 
         self._back.append(back)
-        found = list(item.__bases__)
+        reached = list(item.__bases__)
         for name, value in kept.items():
             if not isinstance(value, _METHODS) or self._may_run(item, name):
-                found.append(value)
+                reached.append(value)
             else:
                 self._waiting.setdefault(name, []).append(value)
-        return found
+        return reached
 
     def _may_run(self, owner: type, name: str) -> bool:
         """Whether something refers to a method of a class, or Python itself calls it."""

@@ -27,11 +27,11 @@ class Failure:
 
 
 def compare(
-    probe: Probe, walk: Walk, found: Trace, laws: dict[int, tuple[Law, ...]]
+    probe: Probe, walk: Walk, copy_trace: Trace, laws: dict[int, tuple[Law, ...]]
 ) -> Failure | None:
     """First operator whose name, shapes or numbers are not as predicted; adds the laws that fit each factor."""
-    old_constants, new_constants = fold(walk.trace), fold(found)
-    for i, (op, twin) in enumerate(zip(walk.trace.ops, found.ops, strict=False)):
+    old_constants, new_constants = fold(walk.trace), fold(copy_trace)
+    for i, (op, copy_op) in enumerate(zip(walk.trace.ops, copy_trace.ops, strict=False)):
         index = walk.first_op + i
 
         def failure(text: str, op: Op = op, i: int = i, number: int | None = None) -> Failure:
@@ -39,21 +39,23 @@ def compare(
             axes = [a for v in values for a in probe.axes(walk, v)]
             return Failure((1, i, 0), op.module, text, tuple(axes), number)
 
-        if op.name != twin.name or len(op.outputs) != len(twin.outputs):
-            return failure(f"at another width '{op.module}' runs {twin.name} instead of {op.name}")
-        for value, other in zip(op.outputs, twin.outputs, strict=True):
+        if op.name != copy_op.name or len(op.outputs) != len(copy_op.outputs):
+            return failure(
+                f"at another width '{op.module}' runs {copy_op.name} instead of {op.name}"
+            )
+        for value, other in zip(op.outputs, copy_op.outputs, strict=True):
             wanted = tuple(size(a, probe.small) for a in probe.axes(walk, value))
             if wanted != other.shape:
                 text = f"{op.where()} computes a shape by itself: {other.shape} where {wanted} is needed"
                 return failure(text)
-        if not _same_tensors(walk.trace, op, found, twin):
+        if not _same_tensors(walk.trace, op, copy_trace, copy_op):
             return failure(f"{op.where()} uses a constant that changes with a width")
         for position, axis in walk.expected.get(index, {}).items():
-            if twin.args[position] != size(walk.unifier.resolve(axis), probe.small):
+            if copy_op.args[position] != size(walk.unifier.resolve(axis), probe.small):
                 return failure(f"{op.where()} has a fixed number of groups in the model's code")
         if op.outputs and all(v in old_constants for v in op.outputs):
             continue  # a number in the making; what matters is who uses it
-        old, new = Numbers(op, old_constants), Numbers(twin, new_constants)
+        old, new = Numbers(op, old_constants), Numbers(copy_op, new_constants)
         unknown = f"{op.where()} uses a number that changes with a width in an unknown way"
         if old.others != new.others:
             return failure(unknown, number=index)
@@ -66,17 +68,17 @@ def compare(
             if not fitting:
                 return failure(unknown, number=index)
             laws[index] = fitting
-    if len(walk.trace.ops) != len(found.ops):
-        ran = found.ops[len(walk.trace.ops) :] or walk.trace.ops[len(found.ops) :]
+    if len(walk.trace.ops) != len(copy_trace.ops):
+        ran = copy_trace.ops[len(walk.trace.ops) :] or walk.trace.ops[len(copy_trace.ops) :]
         text = "at another width the model runs other operators"
-        return Failure((1, min(len(found.ops), len(walk.trace.ops)), 0), ran[0].module, text)
+        return Failure((1, min(len(copy_trace.ops), len(walk.trace.ops)), 0), ran[0].module, text)
     return None
 
 
-def _same_tensors(trace: Trace, op: Op, found: Trace, twin: Op) -> bool:
+def _same_tensors(trace: Trace, op: Op, copy_trace: Trace, copy_op: Op) -> bool:
     """Whether the tensors of several entries that the code made by itself hold the same values at both widths."""
-    for value, other in zip(op.inputs(), twin.inputs(), strict=False):
-        a, b = trace.constants.get(value), found.constants.get(other)
+    for value, other in zip(op.inputs(), copy_op.inputs(), strict=False):
+        a, b = trace.constants.get(value), copy_trace.constants.get(other)
         if a is None or b is None or a.shape != b.shape or a.device.type == "meta":
             continue
         if a.numel() != 1 and not torch.equal(a.detach(), b.detach()):

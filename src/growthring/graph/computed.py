@@ -33,7 +33,7 @@ def refresh(model: nn.Module) -> None:
 
 def unsupported(model: nn.Module) -> dict[str, Reason]:
     """Tensors behind weights that are computed from all of their entries at once, and why they stay."""
-    found: dict[str, Reason] = {}
+    reasons: dict[str, Reason] = {}
     for path, module in model.named_modules():
         prefix = f"{path}." if path else ""
         for hook in module._forward_pre_hooks.values():
@@ -46,7 +46,7 @@ def unsupported(model: nn.Module) -> dict[str, Reason]:
             else:
                 continue
             reason = Reason("operator", f"'{prefix}{names[0].removesuffix('_orig')}': {text}")
-            found |= {f"{prefix}{name}": reason for name in names}
+            reasons |= {f"{prefix}{name}": reason for name in names}
         if not nn.utils.parametrize.is_parametrized(module):
             continue
         for name, each in module.parametrizations.items():
@@ -58,5 +58,5 @@ def unsupported(model: nn.Module) -> dict[str, Reason]:
                     text = f"'{prefix}{name}': the parametrization {kind} computes it from all of its entries"
                     inner = f"{prefix}parametrizations.{name}"
                     tensors = [n for n, _ in [*each.named_parameters(), *each.named_buffers()]]
-                    found |= {f"{inner}.{n}": Reason("operator", text) for n in tensors}
-    return found
+                    reasons |= {f"{inner}.{n}": Reason("operator", text) for n in tensors}
+    return reasons

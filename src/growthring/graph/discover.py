@@ -15,9 +15,9 @@ from growthring.graph.check import check_inputs, check_model
 from growthring.graph.choosing import Heads
 from growthring.graph.fresh import batch_size, resized
 from growthring.graph.groups import WidthGroups
-from growthring.graph.running import own_settings
+from growthring.graph.isolation import own_settings
+from growthring.graph.resize import copy_with, named_tensors
 from growthring.graph.search import Search, Share
-from growthring.graph.skeleton import copy_with, named_tensors
 from growthring.graph.trace import ExampleInputs, Trace, trace
 
 # How a note begins that says why train mode was not looked at.

@@ -11,7 +11,7 @@ from growthring.graph.analysis import Analysis, Tie
 from growthring.graph.attempt import Fit
 from growthring.graph.follow import Scaled
 from growthring.graph.groups import Law, WidthGroups
-from growthring.graph.skeleton import named_tensors
+from growthring.graph.resize import named_tensors
 from growthring.graph.traced import Traced
 
 

@@ -60,14 +60,14 @@ def recheck(probe: Probe, fitted: Fit) -> Fit:
         trial.blocked, trial.reason = blame(probe, failure), failure.text
         return trial
     laws = {}
-    for op, found in fitted.laws.items():
-        moves = any(probe.changes(law.axis) for law in found)
-        held = tuple(law for law in found if law in trial.laws.get(op, ()))
-        laws[op] = held if moves else found
+    for op, fitting in fitted.laws.items():
+        moves = any(probe.changes(law.axis) for law in fitting)
+        held = tuple(law for law in fitting if law in trial.laws.get(op, ()))
+        laws[op] = held if moves else fitting
         if moves and not held:
-            trial.blocked = [r for law in found for r in refs(law.axis) if probe.changes(r)]
+            trial.blocked = [r for law in fitting for r in refs(law.axis) if probe.changes(r)]
             trial.reason = "a factor in the code changes with a width in an unknown way"
-    trial.laws = laws | {op: found for op, found in trial.laws.items() if op not in laws}
+    trial.laws = laws | {op: fitting for op, fitting in trial.laws.items() if op not in laws}
     return trial
 
 

@@ -148,11 +148,9 @@ def _run(
             inlined = _inline(node, args, kwargs, result, module, call)
             if inlined is None:
                 env[node] = _aliased(node.target, args, _as_values(node.meta.get("val")))
-                made = _operator(node.target, args, kwargs, env[node], module, call)
-                if (
-                    made.outputs or made.writes
-                ):  # else numbers computed from sizes, assertions on them
-                    result.ops.append(replace(made, site=node.meta.get(META)))
+                op = _operator(node.target, args, kwargs, env[node], module, call)
+                if op.outputs or op.writes:  # else numbers computed from sizes, assertions on them
+                    result.ops.append(replace(op, site=node.meta.get(META)))
             else:
                 env[node] = inlined
     return None
@@ -182,15 +180,15 @@ def _inline(
         for x, part in zip(given[0], sliced, strict=True):
             emit("higher_order._add_batch_dim", (x, 0, 1), part)
         given = [*sliced, *given[1]]
-    found = []
+    results = []
     for graph in graphs:
         holders = [n for n in graph.graph.nodes if n.op == "placeholder"]
         if len(holders) != len(given):
             return None
-        found.append(_run(graph, dict(zip(holders, given, strict=True)), result, module))
+        results.append(_run(graph, dict(zip(holders, given, strict=True)), result, module))
     if name == "cond":
         outputs = [_as_values(v) for v in node.meta["val"]]
-        branches = [list(values_in(values)) for values in found]
+        branches = [list(values_in(values)) for values in results]
         if len({len(outputs), *map(len, branches)}) > 1 or not isinstance(args[0], Value):
             return None  # something else than tensors is returned, or asked about
         for out, a, b in zip(outputs, *branches, strict=True):
@@ -198,9 +196,9 @@ def _inline(
         return outputs
     if name == "map_impl":
         whole = [_as_values(v) for v in node.meta["val"]]
-        parts = zip(values_in(found[0]), whole, strict=True)
+        parts = zip(values_in(results[0]), whole, strict=True)
         return [emit("higher_order._remove_batch_dim", (a, 1, count, 0), out) for a, out in parts]
-    (values,) = found
+    (values,) = results
     if isinstance(values, tuple) and len(values) == 1 and isinstance(values[0], tuple):
         values = list(values[0])
     return values
@@ -254,12 +252,12 @@ def _operator(
 
 def _numbers_of(graph: torch.fx.GraphModule) -> list[Any]:
     """The operators of a sub-graph with their plain arguments: what may change with a width."""
-    found: list[Any] = []
+    numbers: list[Any] = []
     for node in graph.graph.nodes:
-        found.append(str(node.target) if node.op == "call_function" else node.op)
+        numbers.append(str(node.target) if node.op == "call_function" else node.op)
         plain, _ = torch.utils._pytree.tree_flatten((node.args, node.kwargs))
-        found += [a for a in plain if isinstance(a, (int, float))]
+        numbers += [a for a in plain if isinstance(a, (int, float))]
     for inner in graph.children():
         if isinstance(inner, torch.fx.GraphModule):
-            found += _numbers_of(inner)
-    return found
+            numbers += _numbers_of(inner)
+    return numbers

@@ -108,13 +108,13 @@ def adopt_attributes(model: nn.Module, before: nn.Module, after: nn.Module) -> N
 
 
 def _counterparts(model: nn.Module, built: nn.Module) -> dict[int, Any]:
-    found: dict[int, Any] = {}
+    counterparts: dict[int, Any] = {}
     for path, module in built.named_modules():
-        found[id(module)] = model.get_submodule(path)
+        counterparts[id(module)] = model.get_submodule(path)
     tensors = dict(model.named_parameters()) | dict(model.named_buffers())
     for name, tensor in [*built.named_parameters(), *built.named_buffers()]:
-        found[id(tensor)] = tensors.get(name, tensor)
-    return found
+        counterparts[id(tensor)] = tensors.get(name, tensor)
+    return counterparts
 
 
 def _differences(old: Any, new: Any, prefix: str) -> Iterator[tuple[str, Any]]:

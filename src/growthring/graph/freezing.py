@@ -8,15 +8,8 @@ from collections.abc import Sequence
 from growthring.core.axes import Ref, refs
 from growthring.errors import InputError
 from growthring.graph.naming import named_groups
-from growthring.graph.reductions import CASTS, SHAPES
 from growthring.graph.traced import Traced
 from growthring.graph.unify import Reason
-
-# Operators that hand entries on, all or some of them, and do nothing with them.
-_PASSING = (
-    *CASTS, *SHAPES, "aten.slice", "aten.narrow", "aten.split", "aten.split_with_sizes", "aten.chunk",
-    "aten.tensor_split", "aten.unsafe_chunk", "aten.unsafe_split", "aten.t",
-)  # fmt: skip
 
 
 def freeze_what_cannot_grow(traced: Traced, patterns: Sequence[str]) -> None:
@@ -54,17 +47,17 @@ def _freeze_shared_magnitudes(traced: Traced) -> None:
 
 
 def _freeze_dead_ties(traced: Traced) -> None:
-    """A tied tensor gets zeros; units that nothing else writes would stay zero for ever."""
+    """A tensor that is read and written gets zeros; units that nothing else writes would stay zero for ever."""
     specs = traced.specs()
     written = {
         ref.group
         for spec in specs.values()
-        if not spec.tied and spec.kind in ("weight", "table", "direct")
+        if not spec.read_and_written and spec.kind in ("weight", "table", "direct")
         for i, axis in enumerate(spec.axes)
         if i not in spec.read
         for ref in refs(axis)
     }
-    for name in traced.tied:
+    for name in traced.read_and_written:
         text = f"only '{name}' writes it, which is read as well: new units could not leave zero"
         for axis in specs[name].axes:
             dead = [ref for ref in refs(axis) if ref.group not in written]
@@ -76,7 +69,7 @@ def _freeze_unused(traced: Traced) -> None:
     used: set[int] = set()
     for walk in traced.walks:
         tensors = walk.trace.parameters | walk.trace.buffers
-        taken = [v for op in walk.trace.ops if op.base not in _PASSING for v in op.inputs()]
+        taken = [v for op in walk.trace.ops if op.traits.entries == "new" for v in op.inputs()]
         for value in (*taken, *walk.trace.outputs):
             axes = list(walk.infos[value].axes) if value in walk.infos else []
             axes += [a for use in traced.uses.get(tensors.get(value, ""), ()) for a in use.axes]

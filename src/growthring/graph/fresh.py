@@ -61,8 +61,8 @@ def redrawn(inputs: ExampleInputs, generator: torch.Generator, whole: bool = Tru
 
 def lengths(inputs: ExampleInputs) -> list[int]:
     """The different sizes of axes beyond the first: any of them may be a length that can change."""
-    found = {n for t in _leaves(inputs)[0] if _is_data(t) for n in t.shape[1:]}
-    return sorted(n for n in found if n > 1)
+    sizes = {n for t in _leaves(inputs)[0] if _is_data(t) for n in t.shape[1:]}
+    return sorted(n for n in sizes if n > 1)
 
 
 def batch_size(inputs: ExampleInputs) -> int | None:
@@ -83,9 +83,9 @@ def fresh_inputs(
     # whole numbers may have an order of their own (offsets, edges sorted by node); then they stay
     for whole in (True, False):
         draw = functools.partial(redrawn, generator=generator, whole=whole)
-        found = _fresh(inputs, draw, runs)
-        if found is not None:
-            return found
+        drawn = _fresh(inputs, draw, runs)
+        if drawn is not None:
+            return drawn
     return inputs
 
 
@@ -96,19 +96,19 @@ def _fresh(
 ) -> ExampleInputs | None:
     """The first that the model takes, the most different ones first; None if it takes none."""
     number = batch_size(inputs)
-    found = draw(inputs)
+    drawn = draw(inputs)
     if number is None:
-        return found if runs(found) else None
+        return drawn if runs(drawn) else None
     larger = draw(resized(inputs, number + 1))
     if has_run := runs(larger):
-        found, number = larger, number + 1
+        drawn, number = larger, number + 1
     for factor in (2.0, 0.5):
         for n in lengths(inputs):
             other = int(n * factor)
             changed = draw(resized(inputs, number, {n: other}))
             if other > 1 and runs(changed):
                 return changed
-    return found if has_run or runs(found) else None
+    return drawn if has_run or runs(drawn) else None
 
 
 def _leaves(inputs: ExampleInputs) -> tuple[list[Any], Any]:

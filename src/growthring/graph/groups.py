@@ -29,7 +29,7 @@ class TensorSpec:
         kernel: the axes that slide over space.
         kind: weight, bias, gain, table, mean, variance, buffer, magnitude or direct.
         is_parameter: False for a buffer.
-        tied: read and written by different operators: new entries are zero, which suits both.
+        read_and_written: read and written by different operators: new entries are zero, which suits both.
         inner: a part of a written axis that is contracted as well.
         pieces: where operators use segments of it by themselves (a fused projection): the axis and its segments.
         zero_rows: rows of a table that stay zero.
@@ -42,7 +42,7 @@ class TensorSpec:
     kernel: frozenset[int]
     kind: str
     is_parameter: bool
-    tied: bool = False
+    read_and_written: bool = False
     inner: Axis = _NOTHING
     pieces: tuple[int, tuple[Axis, ...]] | None = None
     zero_rows: frozenset[int] = frozenset()

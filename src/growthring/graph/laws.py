@@ -32,14 +32,14 @@ def fitting_laws(probe: Probe, walk: Walk, op: Op, old: Numbers, new: Numbers) -
         return ()
     change = math.log(old.factor / new.factor)
     tolerance = max(_LEAST_TOLERANCE, 4 * old.eps, 4 * new.eps)
-    found: dict[Law, None] = {}
+    laws: dict[Law, None] = {}
     for axis in _nearby(probe, walk, op):
         ratio = math.log(size(axis, probe.full) / size(axis, probe.small))
         for power in POWERS:
             if abs(change - power * ratio) <= tolerance:
                 law = Law(unsigned(axis), power, _mean_at(walk, op, axis, power))
-                found[law] = None
-    return tuple(found)
+                laws[law] = None
+    return tuple(laws)
 
 
 def _mean_at(walk: Walk, op: Op, axis: Axis, power: float) -> tuple[str, str] | None:
@@ -109,11 +109,13 @@ def settle(
         together: width -> number of the set of widths that always move in one proportion, -1 if it does not grow.
     """
     chosen: dict[int, Law] = {}
-    for op, found in laws.items():
-        sets = {(frozenset(together(r) for r in refs(law.axis)) - {-1}, law.power) for law in found}
+    for op, fitting in laws.items():
+        sets = {
+            (frozenset(together(r) for r in refs(law.axis)) - {-1}, law.power) for law in fitting
+        }
         if len(sets) > 1:
-            return [r for law in found for r in refs(law.axis)]
-        chosen[op] = found[0]
+            return [r for law in fitting for r in refs(law.axis)]
+        chosen[op] = fitting[0]
     return chosen
 
 

@@ -30,12 +30,12 @@ def follow_writes(ops: Sequence[Op], outputs: Sequence[Value]) -> tuple[list[Op]
 
 def _shared(ops: Sequence[Op]) -> dict[int, int]:
     """Memory that is another's in truth: a dropout that does nothing returns its input, in a trace a copy."""
-    found: dict[int, int] = {}
+    origins: dict[int, int] = {}
     for op in ops:
         if op.name.startswith(_DROPOUTS) and not (op.args[1] and op.args[2]):
             origin = op.args[0].storage
-            found[op.outputs[0].storage] = found.get(origin, origin)
-    return found
+            origins[op.outputs[0].storage] = origins.get(origin, origin)
+    return origins
 
 
 class _Memory:
@@ -103,13 +103,13 @@ class _Memory:
 
     def _chain(self, value: Value) -> list[tuple[Value, Value, Value]]:
         """From a value up to what owns its memory: (parent, content of the parent, content of the view)."""
-        found = []
+        writes = []
         value = self._original(value)
         while value in self._made:
             parent = self._original(self._made[value][1])
-            found.append((parent, self.now(parent), self.now(value)))
+            writes.append((parent, self.now(parent), self.now(value)))
             value = parent
-        return found
+        return writes
 
     def _write(
         self, value: Value, content: Value, chain: list[tuple[Value, Value, Value]], op: Op

@@ -17,7 +17,7 @@ from growthring.graph.follow import Scaled, Sizes
 from growthring.graph.places import Place, is_whole, read
 from growthring.graph.probe import Probe
 from growthring.graph.rehearse import Rehearsal, other_inputs, rehearse, stray
-from growthring.graph.skeleton import copy_with, named_tensors
+from growthring.graph.resize import copy_with, named_tensors
 from growthring.graph.trace import ExampleInputs
 
 _ROOTS = (0.25, 0.5)

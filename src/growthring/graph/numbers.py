@@ -7,22 +7,13 @@ A factor may be a number in the code, the `scale=` of attention, or a tensor of 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 
 from growthring.graph.trace import Op, Trace, Value
-
-_PRODUCTS = ("aten.mul", "aten.multiply", "aten.div", "aten.divide", "aten.true_divide")
-# Operators whose whole numbers are sizes, axes or positions.
-_SHAPES = re.compile(
-    r"aten\.(view|reshape|_unsafe_view|_reshape|flatten|unflatten|expand|broadcast_to|repeat|tile|split|chunk"
-    r"|tensor_split|unsafe_|slice|narrow|select|zeros|ones|empty|new_zeros|new_ones|new_empty|conv|constant_pad"
-    r"|pad|layer_norm|rms_norm|group_norm|native_|batch_norm|instance_norm|embedding|cat|stack|permute|upsample"
-    r"|_?adaptive_|pixel_|channel_shuffle|linear|as_strided|sym_)"
-)
+from growthring.graph.traits import Traits
 
 
 class Numbers:
@@ -32,11 +23,11 @@ class Numbers:
     """
 
     def __init__(self, op: Op, constants: Mapping[Value, torch.Tensor]) -> None:
-        base = _base(op)
+        base, multiplies_by = op.base, op.traits.factor
         self.factor: float | None = None
         self.eps = 0.0
         args, kwargs = list(op.args), dict(op.kwargs)
-        if base in _PRODUCTS and len(args) > 1:
+        if multiplies_by == "other" and len(args) > 1:
             tensors = [i for i, a in enumerate(args[:2]) if isinstance(a, Value)]
             last = 1 if len(tensors) < 2 or args[1] in constants or "div" in base else 0
             factor = args[last] if isinstance(args[0], Value) else None
@@ -50,21 +41,19 @@ class Numbers:
                 args[last] = None
                 if "div" in base:
                     self.factor = 1 / self.factor if self.factor else math.inf
-        elif base == "aten.scaled_dot_product_attention":
+        elif multiplies_by == "scale":
             self.factor = kwargs.pop("scale", None)
-        elif base in ("aten.baddbmm", "aten.addmm"):
+        elif multiplies_by == "alpha":
             self.factor = float(kwargs.pop("alpha", 1))
-        self.others = list(_visit(base, args, kwargs, constants))
+        self.others = list(_visit(op.traits, args, kwargs, constants))
 
 
 def _visit(
-    base: str, args: list[Any], kwargs: dict[str, Any], constants: Mapping[Value, torch.Tensor]
+    traits: Traits, args: list[Any], kwargs: dict[str, Any], constants: Mapping[Value, torch.Tensor]
 ) -> Iterator[float]:
-    is_fill = base in ("aten.full", "aten.new_full")
-    kinds = float if _SHAPES.match(base) else (int, float)
-    if is_fill:
-        size_at = 0 if base == "aten.full" else 1
-        args = [*args[:size_at], *args[size_at + 1 :]]
+    kinds = float if traits.sizes else (int, float)
+    if traits.size_at is not None:
+        args = [*args[: traits.size_at], *args[traits.size_at + 1 :]]
 
     def visit(item: Any) -> Iterator[float]:
         if isinstance(item, Value):
@@ -81,19 +70,15 @@ def _visit(
     yield from visit(list(kwargs.values()))
 
 
-def same_numbers(op: Op, trace: Trace, twin: Op, found: Trace) -> bool:
+def same_numbers(op: Op, trace: Trace, copy_op: Op, copy_trace: Trace) -> bool:
     """Whether an operator computes with the same numbers in two traces."""
-    old, new = Numbers(op, fold(trace)), Numbers(twin, fold(found))
+    old, new = Numbers(op, fold(trace)), Numbers(copy_op, fold(copy_trace))
     return old.factor == new.factor and old.others == new.others
 
 
 def is_default_attention(op: Op) -> bool:
     """Whether an operator is attention that divides by √d by itself."""
-    return _base(op) == "aten.scaled_dot_product_attention" and op.kwargs.get("scale") is None
-
-
-def _base(op: Op) -> str:
-    return ".".join(op.name.split(".")[:2]).removesuffix("_")
+    return op.traits.factor == "scale" and op.kwargs.get("scale") is None
 
 
 def fold(trace: Trace) -> dict[Value, torch.Tensor]:

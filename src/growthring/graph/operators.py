@@ -10,13 +10,9 @@ from typing import Any
 
 import torch
 
-BRANCH = "(branch)"  # begins the call of an operator that only runs under a condition
+from growthring.graph.traits import Traits, traits_of
 
-# Operators of torch that take the mode as an argument: their rules hold in both modes.
-_MODAL = (
-    "aten.batch_norm", "aten.native_batch_norm", "aten.dropout", "aten.feature_dropout", "aten.alpha_dropout",
-    "aten.native_dropout", "aten.rrelu", "aten.scaled_dot_product_attention", "aten.instance_norm",
-)  # fmt: skip
+BRANCH = "(branch)"  # begins the call of an operator that only runs under a condition
 
 # Operators that change where entries lie in memory, which may depend on the mode, and nothing else.
 _LAYOUT = ("aten.contiguous", "aten.clone")
@@ -66,6 +62,11 @@ class Op:
     def base(self) -> str:
         """The name without its overload: `aten.linear`, in place `aten.relu_`."""
         return ".".join(self.name.split(".")[:2])
+
+    @property
+    def traits(self) -> Traits:
+        """What the operator is, as said where its rule is registered."""
+        return traits_of(self.name)
 
     def arg(self, index: int, name: str, default: Any = None) -> Any:
         """An argument by position or, failing that, by name."""
@@ -134,9 +135,7 @@ class Trace:
             if op.name.startswith(_LAYOUT):
                 numbers[op.outputs[0]] = visit(op.args[0])[0]
                 continue
-            tensors = (
-                tuple(op.inputs()) if op.name.startswith(_MODAL) else (op.args, *op.kwargs.items())
-            )
+            tensors = tuple(op.inputs()) if op.traits.modal else (op.args, *op.kwargs.items())
             result.append((op.name, op.module, op.site, visit(tensors), visit(op.outputs)))
         return [*result, visit(self.outputs), visit(list(self.left)), tuple(self.left.values())]
 

@@ -150,13 +150,13 @@ def assign(model: nn.Module, place: Place, value: Any) -> None:
 
 def _chain(model: nn.Module, place: Place) -> list[tuple[Any, bool, str]]:
     holder: Any = model.get_submodule(place[0])
-    found = []
+    holders = []
     steps = steps_of_name(place[1])
     for i, (is_entry, step) in enumerate(steps):
-        found.append((holder, is_entry, step))
+        holders.append((holder, is_entry, step))
         if i < len(steps) - 1:
             holder = holder[step] if is_entry else getattr(holder, step)
-    return found
+    return holders
 
 
 def _own_name(holder: Any, step: str) -> str:

@@ -57,9 +57,9 @@ class Rebinder:
 
     def value(self, item: Any) -> Any:
         """The item itself, or what stands for it in the other model; containers change in place."""
-        found = self._replaced.get(id(item))
-        if found is not None and type(found) is type(item):
-            return found
+        replacement = self._replaced.get(id(item))
+        if replacement is not None and type(replacement) is type(item):
+            return replacement
         if isinstance(item, (*_ATOMS, nn.Module)):
             return item
         if isinstance(item, types.FunctionType):
@@ -131,25 +131,25 @@ class Rebinder:
         self._functions[id(function)] = function
         if not any(self._refers(item, set()) for item in inside):
             return function
-        made = types.FunctionType(
+        rebound = types.FunctionType(
             function.__code__, function.__globals__, function.__name__, None,
             tuple(self._cells.setdefault(id(c), types.CellType()) for c in cells),
         )  # fmt: skip
-        self._functions[id(function)] = made
-        functools.update_wrapper(made, function, updated=("__dict__",))
-        vars(made).pop("__wrapped__", None)
+        self._functions[id(function)] = rebound
+        functools.update_wrapper(rebound, function, updated=("__dict__",))
+        vars(rebound).pop("__wrapped__", None)
         if hasattr(function, "__wrapped__"):
-            made.__wrapped__ = self.value(function.__wrapped__)  # type: ignore[attr-defined]
+            rebound.__wrapped__ = self.value(function.__wrapped__)  # type: ignore[attr-defined]
         for old in cells:
             new = self._cells[id(old)]
             for content in contents([old]):
                 new.cell_contents = self.value(content)
         if function.__defaults__ is not None:
-            made.__defaults__ = tuple(self.value(item) for item in function.__defaults__)
+            rebound.__defaults__ = tuple(self.value(item) for item in function.__defaults__)
         if function.__kwdefaults__ is not None:
             named = function.__kwdefaults__.items()
-            made.__kwdefaults__ = {name: self.value(item) for name, item in named}
-        return made
+            rebound.__kwdefaults__ = {name: self.value(item) for name, item in named}
+        return rebound
 
     def _refers(self, item: Any, seen: set[int]) -> bool:
         """Whether something leads to an object that has a counterpart."""

@@ -19,11 +19,11 @@ from torch import nn
 
 from growthring.core.axes import Axis, refs, size, unsigned
 from growthring.graph.follow import Scaled, Sizes, attribute_value, follow_attributes
+from growthring.graph.isolation import fixed_random
 from growthring.graph.laws import POWERS
 from growthring.graph.places import FixedPlaceError, Place, holder_of, leaves, plain_numbers, read
 from growthring.graph.probe import Probe
-from growthring.graph.running import fixed_random
-from growthring.graph.skeleton import named_tensors
+from growthring.graph.resize import named_tensors
 from growthring.graph.trace import _quiet
 
 _MOST_BUILDS = 64
@@ -58,8 +58,8 @@ class Rebuild:
 
     def units(self) -> list[int]:
         """Numbers that the config may want widths to be multiples of: its own, such as the number of heads."""
-        found = leaves(getattr(self._model, "config", None), "config")
-        held = {n for _, n in found if type(n) is int}
+        entries = leaves(getattr(self._model, "config", None), "config")
+        held = {n for _, n in entries if type(n) is int}
         return [1, *sorted(n for n in held if 1 < n <= _LARGEST_UNIT)]
 
     def _build(
@@ -72,15 +72,15 @@ class Rebuild:
         try:
             with torch.device("meta"), fixed_random(), _quiet():
                 getattr(holder.config, "validate", bool)()  # save_pretrained does so, too
-                made = type(self._model)(holder.config)
+                rebuilt = type(self._model)(holder.config)
         except Exception:  # whatever a constructor raises on a config that it does not like
             self.refused = True
             return None
-        return made if isinstance(made, nn.Module) else None
+        return rebuilt if isinstance(rebuilt, nn.Module) else None
 
     def _entries(self, probe: Probe) -> dict[Place, list[Sizes]]:
         """Entries of the config that hold a changing size, and the axes that they may hold the size of."""
-        found: dict[Place, list[Sizes]] = {}
+        places: dict[Place, list[Sizes]] = {}
         seen = _axes(probe)
         for name, held in leaves(getattr(self._model, "config", None), "config"):
             numbers = (held,) if type(held) is int else held
@@ -91,37 +91,37 @@ class Rebuild:
             choices = [[a for a in seen if size(a, probe.full) == n] for n in numbers]
             if all(choices) and any(probe.changes(a) for options in choices for a in options):
                 by_size = [{size(a, probe.small): a for a in reversed(c)} for c in choices]
-                found["", name] = [
+                places["", name] = [
                     axes
                     for axes in itertools.islice(
                         itertools.product(*(d.values() for d in by_size)), 6
                     )
                     if any(probe.changes(a) for a in axes)
                 ]
-        return found
+        return places
 
     def _fits(self, probes: Sequence[Probe], rules: Rules) -> bool:
         for probe in probes:
-            made = self._build(rules, probe.full, probe.small)
+            rebuilt = self._build(rules, probe.full, probe.small)
             wanted = {
                 name: probe.specs[name].shape(probe.small)
                 if name in probe.specs
                 else tuple(t.shape)
                 for name, t in named_tensors(self._model).items()
             }
-            if made is None or _shapes(made, wanted) != wanted:
+            if rebuilt is None or _shapes(rebuilt, wanted) != wanted:
                 return False
         return True
 
     def _computed(self, probes: Sequence[Probe], chosen: Rules) -> Rules | None:
         """Adds the numbers of the modules that differ when the class is built at other widths."""
         assert self._full is not None
-        made = [self._build(chosen, probe.full, probe.small) for probe in probes]
+        rebuilt = [self._build(chosen, probe.full, probe.small) for probe in probes]
         result = dict(chosen)
         done = {holder_of(self._model, place) for place in chosen}
         axes = _axes(probes[0])
         for place, old in plain_numbers(self._full):
-            new = [read(twin, place) if twin is not None else None for twin in made]
+            new = [read(model, place) if model is not None else None for model in rebuilt]
             if all(n == old for n in new) or read(self._model, place) != old:
                 continue
             try:
@@ -149,13 +149,13 @@ def _choices(entries: Mapping[Place, list[Sizes]]) -> Iterator[Rules]:
 
 def _axes(probe: Probe) -> list[Axis]:
     """All axes of the tensors and the widths in them."""
-    found: dict[Axis, None] = {}
+    axes: dict[Axis, None] = {}
     for spec in probe.specs.values():
         for axis in spec.axes:
             parts = getattr(axis, "parts", ())
             for part in (axis, *parts, *refs(axis)):
-                found[unsigned(part)] = None
-    return list(found)
+                axes[unsigned(part)] = None
+    return list(axes)
 
 
 def _shapes(model: nn.Module, names: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
@@ -169,7 +169,7 @@ def _rule(
     """The axes that a number is the size of, or the law that it follows, at all widths tried."""
     numbers = old if isinstance(old, (tuple, list)) else [old]
     if all(type(n) is int for n in numbers):
-        found = []
+        measured = []
         for i, n in enumerate(numbers):
             wanted = [v[i] if isinstance(old, (tuple, list)) else v for v in new if v is not None]
             fitting = (
@@ -181,9 +181,9 @@ def _rule(
             axis = next(fitting, None)
             if axis is None:
                 break
-            found.append(axis)
+            measured.append(axis)
         else:
-            rule = tuple(found)
+            rule = tuple(measured)
             if all(
                 attribute_value(old, rule, p.small) == v for p, v in zip(probes, new, strict=True)
             ):

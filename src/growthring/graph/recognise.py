@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from growthring.graph.reductions import CASTS, POWERS, REDUCTIONS, SHAPES, base_of, is_number
+from growthring.graph.reductions import is_number
 from growthring.graph.trace import Op, Trace, Value
 
 _LARGEST_EPS = 1e-2
@@ -63,17 +63,17 @@ def find_norms(trace: Trace) -> dict[int, Norm]:
     """The norms of a trace, by the id of each of their operators."""
     producers = {v: op for op in trace.ops for v in op.outputs}
     order = {id(op): i for i, op in enumerate(trace.ops)}
-    found: dict[int, Norm] = {}
+    norms: dict[int, Norm] = {}
     for op in trace.ops:
-        if base_of(op) not in REDUCTIONS or id(op) in found:
+        if not op.traits.reduces or id(op) in norms:
             continue
         for root in _candidates(op, producers):
             norm = _grow_from(trace, root, producers, order)
             if norm is not None and any(o is op for o in norm.ops):
-                if not any(id(o) in found for o in norm.ops):
-                    found |= {id(o): norm for o in norm.ops}
+                if not any(id(o) in norms for o in norm.ops):
+                    norms |= {id(o): norm for o in norm.ops}
                 break
-    return found
+    return norms
 
 
 def _candidates(op: Op, producers: dict[Value, Op]) -> Iterator[Value]:
@@ -124,7 +124,7 @@ def _grow_from(
         if id(op) not in members:
             members[id(op)] = op
             todo += [v for v in op.inputs() if v in makers]
-    if not any(base_of(op) in REDUCTIONS for op in members.values()):
+    if not any(op.traits.reduces for op in members.values()):
         return None
     for op in members.values():
         for out in op.outputs:
@@ -148,7 +148,7 @@ def _gained(
     """The degree of a product with a gain, which is noted."""
     tensors = list(op.inputs())
     outside = [v for v in tensors if v not in known]
-    if base_of(op) != "aten.mul" or len(tensors) != 2 or len(outside) != 1:
+    if op.base != "aten.mul" or len(tensors) != 2 or len(outside) != 1:
         return None
     if _parameter(trace, outside[0], producers) is None:
         return None
@@ -159,19 +159,19 @@ def _gained(
 
 def _degrees(op: Op, known: dict[Value, _Degree]) -> list[_Degree] | None:
     """The degrees of an operator's results, or None where it is not homogeneous in what is known."""
-    base = base_of(op)
+    base, traits = op.base, op.traits
     tensors = list(op.inputs())
     inside = [known.get(v) for v in tensors]
-    if base in (*CASTS, *SHAPES):
+    if traits.keeps_all:
         return [inside[0]] * len(op.outputs) if inside[0] is not None else None
     if None in inside:
         return None
     x = inside[0]
     assert x is not None
-    if base in REDUCTIONS:
-        return [_reduced(x.power(p)) for p in REDUCTIONS[base]][: len(op.outputs)]
-    if base in POWERS:
-        return [x.power(POWERS[base])]
+    if traits.reduces:
+        return [_reduced(x.power(p)) for p in traits.degrees][: len(op.outputs)]
+    if traits.degrees:
+        return [x.power(traits.degrees[0])]
     number = next((a for a in op.args[1:2] if is_number(a)), None)
     if base == "aten.pow" and number is not None and len(tensors) == 1:
         return [x.power(float(number))]
@@ -202,26 +202,26 @@ def affine_parameters(trace: Trace, norms: Iterable[Norm]) -> dict[str, str]:
     """Parameters that multiply ("gain") or shift ("bias") what a norm returns, by name."""
     producers = {v: op for op in trace.ops for v in op.outputs}
     kinds = {"aten.mul": "gain", "aten.add": "bias"}
-    found: dict[str, str] = {}
+    affine: dict[str, str] = {}
     for norm in {id(n): n for n in norms}.values():
         inside = [_parameter(trace, v, producers) for v in norm.gains.values()]
-        found |= {name: "gain" for name in inside if name is not None}
+        affine |= {name: "gain" for name in inside if name is not None}
         todo = list(norm.numbers)
         while todo:
             value = todo.pop()
             users = trace.consumers.get(value, ())
             for op in users:
-                base = base_of(op)
-                if base in (*CASTS, *SHAPES):
+                base = op.base
+                if op.traits.keeps_all:
                     todo += op.outputs
                 elif base in kinds and len(users) == 1:
                     others = [v for v in op.inputs() if v is not value]
                     name = _parameter(trace, others[0], producers) if others else None
                     if name is not None:
-                        found.setdefault(name, kinds[base])
+                        affine.setdefault(name, kinds[base])
                     if name is not None or not others:
                         todo += op.outputs
-    return found
+    return affine
 
 
 def _parameter(trace: Trace, value: Value, producers: dict[Value, Op]) -> str | None:
@@ -233,7 +233,7 @@ def _parameter(trace: Trace, value: Value, producers: dict[Value, Op]) -> str | 
         op = producers.get(value)
         if op is None or len(list(op.inputs())) != 1:
             return None
-        if base_of(op) not in (*CASTS, *SHAPES, "aten.add", "aten.slice"):
+        if not (op.traits.keeps_all or op.base in ("aten.add", "aten.slice")):
             return None
         value = next(op.inputs())
     return None

@@ -9,23 +9,6 @@ from typing import Any
 from growthring.core.axes import Axis
 from growthring.graph.trace import Op, Trace, Value
 
-REDUCTIONS = {
-    "aten.mean": (1.0,), "aten.sum": (1.0,), "aten.var": (2.0,), "aten.std": (1.0,), "aten.var_mean": (2.0, 1.0),
-    "aten.std_mean": (1.0, 1.0), "aten.linalg_vector_norm": (1.0,), "aten.linalg_norm": (1.0,),
-    "aten.norm": (1.0,),
-}  # fmt: skip
-POWERS = {
-    "aten.square": 2.0, "aten.sqrt": 0.5, "aten.rsqrt": -0.5, "aten.reciprocal": -1.0, "aten.abs": 1.0,
-    "aten.neg": 1.0,
-}  # fmt: skip
-CASTS = (
-    "aten.to", "aten._to_copy", "aten.alias", "aten.contiguous", "aten.clone", "aten.detach", "aten.type_as",
-    "aten.float", "aten.double", "aten.half", "aten.bfloat16",
-)  # fmt: skip
-SHAPES = (
-    "aten.expand", "aten.expand_as", "aten.unsqueeze", "aten.squeeze", "aten.view", "aten.reshape",
-    "aten.permute", "aten.transpose", "aten.flatten", "aten.unflatten", "aten.broadcast_to",
-)  # fmt: skip
 _NORMS = ("aten.norm", "aten.linalg_vector_norm", "aten.linalg_norm")
 _ALL_BY_DEFAULT = tuple(f"aten.{n}" for n in ("mean", "sum", "nansum", "max", "min", "any", "all"))
 _MOST_STEPS = 6
@@ -59,11 +42,6 @@ class Statistics:
         return (self.module, self.site, self.position)
 
 
-def base_of(op: Op) -> str:
-    """The operator's name without its overload."""
-    return ".".join(op.name.split(".")[:2])
-
-
 def is_number(item: Any) -> bool:
     """Whether an argument is a number in the model's code."""
     return isinstance(item, (int, float)) and not isinstance(item, bool)
@@ -71,9 +49,9 @@ def is_number(item: Any) -> bool:
 
 def reduced_dims(op: Op) -> list[int]:
     """The axes that a reduction combines, in the order given."""
-    base, ndim = base_of(op), len(op.args[0].shape)
+    base, ndim = op.base, len(op.args[0].shape)
     position = 2 if base in _NORMS else 1
-    given = op.args[position] if len(op.args) > position else op.kwargs.get("dim")
+    given = op.arg(position, "dim")
     if isinstance(given, bool) or (op.name.endswith(".default") and base in _ALL_BY_DEFAULT):
         given = None  # var(x, unbiased)
     if given is None or given == []:
@@ -86,16 +64,15 @@ def can_fade(op: Op) -> bool:
 
     Counts and truth values have none; norms of order 0, infinity or of a matrix are no sums.
     """
-    base = base_of(op)
-    if base not in REDUCTIONS or not op.args[0].dtype.is_floating_point:
+    if not op.traits.reduces or not op.args[0].dtype.is_floating_point:
         return False
-    if base not in _NORMS:
+    if op.base not in _NORMS:
         return True
-    order = op.args[1] if len(op.args) > 1 else op.kwargs.get("ord", op.kwargs.get("p"))
+    order = op.arg(1, "ord", op.kwargs.get("p"))
     if not is_number(order):
         return order is None
-    dims = op.args[2] if len(op.args) > 2 else op.kwargs.get("dim")
-    is_vector = base != "aten.linalg_norm" or isinstance(dims, int) or len(dims or ()) == 1
+    dims = op.arg(2, "dim")
+    is_vector = op.base != "aten.linalg_norm" or isinstance(dims, int) or len(dims or ()) == 1
     return is_vector and 0 < order < math.inf
 
 
@@ -108,13 +85,17 @@ def unseen_dims(trace: Trace, value: Value) -> set[int]:
     for op in users:
         if can_fade(op) and op.site is not None:
             dims &= set(reduced_dims(op))
-        elif base_of(op) in (*CASTS, *POWERS, "aten.pow", "aten.mul") and set(op.inputs()) == {
-            value
-        }:
+        elif _entry_by_entry(op) and set(op.inputs()) == {value}:
             dims &= unseen_dims(trace, op.outputs[0])
         else:
             return set()
     return dims
+
+
+def _entry_by_entry(op: Op) -> bool:
+    traits = op.traits
+    is_power = bool(traits.degrees) and not traits.reduces
+    return traits.entries == "same" or is_power or op.base in ("aten.pow", "aten.mul")
 
 
 def mean_of(trace: Trace) -> dict[int, tuple[Op, float]]:
@@ -123,10 +104,10 @@ def mean_of(trace: Trace) -> dict[int, tuple[Op, float]]:
     `x.sum(-1) / d`, `x.norm(dim=-1) * d**-0.5`: nothing in between uses the sum itself.
     """
     producers = {v: op for op in trace.ops for v in op.outputs}
-    found: dict[int, tuple[Op, float]] = {}
+    means: dict[int, tuple[Op, float]] = {}
     for op in trace.ops:
         tensors = list(op.inputs())
-        if base_of(op) not in ("aten.mul", "aten.div") or len(tensors) != 1:
+        if op.base not in ("aten.mul", "aten.div") or len(tensors) != 1:
             continue
         value, power = tensors[0], 1.0
         for _ in range(_MOST_STEPS):
@@ -134,24 +115,25 @@ def mean_of(trace: Trace) -> dict[int, tuple[Op, float]]:
             users = [c for c in trace.consumers.get(value, ()) if c.outputs]
             if maker is None or len(users) != 1 or value in trace.outputs:
                 break
-            base = base_of(maker)
+            base = maker.base
             if base in ("aten.sum", "aten.linalg_vector_norm", "aten.linalg_norm", "aten.norm"):
                 order = 1.0 if base == "aten.sum" else _order(maker)
-                found[id(op)] = (maker, power / order)
+                means[id(op)] = (maker, power / order)
                 break
             number = next((a for a in maker.args[1:2] if is_number(a)), None)
-            if base in POWERS:
-                power *= POWERS[base]
+            traits = maker.traits
+            if traits.degrees and not traits.reduces:
+                power *= traits.degrees[0]
             elif base == "aten.pow" and number is not None:
                 power *= float(number)
-            elif base not in (*CASTS, *SHAPES):
+            elif not traits.keeps_all:
                 break
             value = next(maker.inputs())
-    return found
+    return means
 
 
 def _order(op: Op) -> float:
-    order = op.args[1] if len(op.args) > 1 else op.kwargs.get("ord", op.kwargs.get("p"))
+    order = op.arg(1, "ord", op.kwargs.get("p"))
     return float(order) if is_number(order) else 2.0
 
 
@@ -161,16 +143,16 @@ def centring_means(trace: Trace) -> dict[Value, Op]:
     An entry that does not count yet in such a mean must not be shifted by it either: the halves of a pair of
     new inputs would no longer cancel.
     """
-    found: dict[Value, Op] = {}
+    means: dict[Value, Op] = {}
     for op in trace.ops:
         source = op.args[0] if op.args else None
-        if base_of(op) not in ("aten.mean", "aten.var_mean", "aten.std_mean"):
+        if op.base not in ("aten.mean", "aten.var_mean", "aten.std_mean"):
             continue
         mean = op.outputs[-1]
-        again = source in found  # a mean over one more axis of such a mean
+        again = source in means  # a mean over one more axis of such a mean
         if again or (source in trace.parameters and _only_centres(trace, mean, source)):
-            found[mean] = op
-    return found
+            means[mean] = op
+    return means
 
 
 def _only_centres(trace: Trace, mean: Value, source: Value) -> bool:
@@ -178,8 +160,8 @@ def _only_centres(trace: Trace, mean: Value, source: Value) -> bool:
     if not users or mean in trace.outputs or len(mean.shape) != len(source.shape):
         return False
     for op in users:
-        if base_of(op) == "aten.mean" and _only_centres(trace, op.outputs[0], source):
+        if op.base == "aten.mean" and _only_centres(trace, op.outputs[0], source):
             continue
-        if base_of(op) != "aten.sub" or op.args[:2] != (source, mean) or op.kwargs:
+        if op.base != "aten.sub" or op.args[:2] != (source, mean) or op.kwargs:
             return False
     return True

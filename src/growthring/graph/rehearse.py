@@ -20,8 +20,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from growthring.graph.isolation import call, fixed_random, untouched
 from growthring.graph.results import output_tensors
-from growthring.graph.running import call, fixed_random, untouched
 from growthring.graph.trace import ExampleInputs, _mode, _quiet, split_inputs
 
 Shape = tuple[int, ...]
@@ -103,10 +103,10 @@ def rehearse(
         with contextlib.ExitStack() as stack:
             for context in (*contexts, FakeTensorMode(allow_non_fake_inputs=True), recorder):
                 stack.enter_context(context)
-            found = output_tensors(call(model, args, kwargs), outputs)
+            tensors = output_tensors(call(model, args, kwargs), outputs)
             if look is not None:
                 look()
-            shapes = tuple(tuple(t.shape) for t in found)
+            shapes = tuple(tuple(t.shape) for t in tensors)
     except Exception as error:  # whatever the model's code or torch raises
         text = (str(error).strip().splitlines() or [type(error).__name__])[0]
         return Rehearsal(tuple(recorder.moves), (), text or "?", innermost(paths, error)[0])
@@ -175,23 +175,23 @@ def _resized(tensor: torch.Tensor, dims: Iterable[int], length: int) -> torch.Te
 
 
 def stray(
-    full: Rehearsal, twin: Rehearsal, other_full: Rehearsal, other_twin: Rehearsal
+    full: Rehearsal, copy: Rehearsal, other_full: Rehearsal, other_copy: Rehearsal
 ) -> tuple[str, str] | None:
     """Where a copy strays on inputs of another size: (module, what is wrong), or None.
 
-    `full` and `twin` are the model and its copy on the example, `other_*` on the other inputs. A size that does not
+    `full` and `copy` are the model and its copy on the example, `other_*` on the other inputs. A size that does not
     depend on the inputs must be the copy's own on the example, one that does not depend on the widths must be the
     full model's, and one that depends on both changes in proportion (or by as much, where they are added).
     """
-    if other_twin.error:
-        return other_twin.module, other_twin.error
-    for a, b in zip(other_full.moves, other_twin.moves, strict=False):
+    if other_copy.error:
+        return other_copy.module, other_copy.error
+    for a, b in zip(other_full.moves, other_copy.moves, strict=False):
         if a.name != b.name:
             return b.module, f"{b.name} runs instead of {a.name}"
-    if len(other_full.moves) != len(other_twin.moves):
+    if len(other_full.moves) != len(other_copy.moves):
         return "", "another number of operators runs"
     if len(full.moves) == len(other_full.moves):
-        for moves in zip(full.moves, twin.moves, other_full.moves, other_twin.moves, strict=False):
+        for moves in zip(full.moves, copy.moves, other_full.moves, other_copy.moves, strict=False):
             if moves[0].name != moves[2].name:
                 break
             for shapes in zip(*(m.shapes for m in moves), strict=False):
@@ -199,27 +199,27 @@ def stray(
                     continue
                 for sizes in zip(*shapes, strict=True):
                     if not _in_keeping(*sizes):
-                        found, wanted = shapes[3], _wanted(shapes)
-                        return moves[3].module, f"{moves[3].name} gives {found}, not {wanted}"
-    if other_full.outputs != other_twin.outputs:
-        return "", f"its outputs are {other_twin.outputs} where {other_full.outputs} is needed"
+                        given, wanted = shapes[3], _wanted(shapes)
+                        return moves[3].module, f"{moves[3].name} gives {given}, not {wanted}"
+    if other_full.outputs != other_copy.outputs:
+        return "", f"its outputs are {other_copy.outputs} where {other_full.outputs} is needed"
     return None
 
 
-def _in_keeping(full: int, twin: int, other_full: int, other_twin: int) -> bool:
+def _in_keeping(full: int, copy: int, other_full: int, other_copy: int) -> bool:
     if full == other_full:
-        return twin == other_twin
-    if full == twin:
-        return other_full == other_twin
-    in_proportion = full * other_twin == twin * other_full
-    return in_proportion or other_twin - twin == other_full - full  # w · t, w + t
+        return copy == other_copy
+    if full == copy:
+        return other_full == other_copy
+    in_proportion = full * other_copy == copy * other_full
+    return in_proportion or other_copy - copy == other_full - full  # w · t, w + t
 
 
 def _wanted(shapes: Sequence[Shape]) -> Shape:
     wanted = []
-    for full, twin, other_full, _ in zip(*shapes, strict=True):
-        same = twin if full == other_full else other_full
+    for full, copy, other_full, _ in zip(*shapes, strict=True):
+        same = copy if full == other_full else other_full
         wanted.append(
-            same if twin == full or full == other_full else math.ceil(twin * other_full / full)
+            same if copy == full or full == other_full else math.ceil(copy * other_full / full)
         )
     return tuple(wanted)

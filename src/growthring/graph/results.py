@@ -27,12 +27,12 @@ def output_tensors(output: Any, names: Sequence[str] | None = None) -> list[torc
     """
     if names is not None:
         output = _named(output, names)
-    found: list[torch.Tensor] = []
+    tensors: list[torch.Tensor] = []
     seen: set[int] = set()
 
     def visit(item: Any) -> None:
         if isinstance(item, torch.Tensor):
-            found.append(item)
+            tensors.append(item)
         elif item is None or isinstance(item, _PLAIN) or id(item) in seen:
             return
         elif not any(c.__name__ == "Cache" for c in type(item).__mro__):
@@ -41,7 +41,7 @@ def output_tensors(output: Any, names: Sequence[str] | None = None) -> list[torc
                 visit(child)
 
     visit(output)
-    return found
+    return tensors
 
 
 def _named(output: Any, names: Sequence[str]) -> list[Any]:
@@ -95,13 +95,13 @@ class Leavings:
         """Qualified attribute name -> the tensor left there (`name[k]` for the k-th of several)."""
         known = {id(t) for t in self._before}
         known |= {id(t) for t in (*self._model.parameters(), *self._model.buffers())}
-        found: dict[str, torch.Tensor] = {}
+        tensors: dict[str, torch.Tensor] = {}
         for name, value in self._plain():
             left = [t for t in output_tensors(value) if id(t) not in known]
             for k, tensor in enumerate(left):
-                found[name if isinstance(value, torch.Tensor) else f"{name}[{k}]"] = tensor
+                tensors[name if isinstance(value, torch.Tensor) else f"{name}[{k}]"] = tensor
                 known.add(id(tensor))
-        return found
+        return tensors
 
     def _plain(self) -> Iterator[tuple[str, Any]]:
         for path, module in self._model.named_modules():

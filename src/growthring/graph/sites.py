@@ -32,6 +32,7 @@ REDUCTIONS: dict[Callable[..., Any], str] = {
     torch.var_mean: "var_mean", torch.std_mean: "std_mean",
     torch.linalg.vector_norm: "vector_norm", torch.linalg.norm: "linalg_norm",
     torch.norm: "norm", torch.Tensor.norm: "norm", torch.functional.norm: "norm",
+    F.mse_loss: "loss", F.l1_loss: "loss", F.smooth_l1_loss: "loss", F.huber_loss: "huber_loss",
     F.normalize: "normalize", F.cosine_similarity: "cosine_similarity",
     F.layer_norm: "layer_norm", torch.layer_norm: "layer_norm",
     F.rms_norm: "rms_norm", torch.rms_norm: "rms_norm",
@@ -128,14 +129,14 @@ def _instruction(code: CodeType, offset: int) -> int:
     Once it has run a few times, the interpreter specialises code: a frame may then stand on the cache behind an
     instruction, or (in Python 3.11) on the PRECALL in front of a CALL.
     """
-    found, is_precall = offset, False
+    start, is_precall = offset, False
     for op in dis.get_instructions(code):
         if op.offset > offset and not is_precall:
             break
-        found, is_precall = op.offset, op.opname == "PRECALL"
-        if found > offset:
+        start, is_precall = op.offset, op.opname == "PRECALL"
+        if start > offset:
             break
-    return found
+    return start
 
 
 def _forward_code(cls: type) -> CodeType | None:

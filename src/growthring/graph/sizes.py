@@ -19,7 +19,7 @@ from growthring.graph.groups import TensorSpec, WidthGroups
 def spans_of(specs: Iterable[TensorSpec], growing: Iterable[int]) -> list[Axis]:
     """The segments of all axes that hold one growing width, alone or times something fixed."""
     live = set(growing)
-    found: dict[Axis, None] = {}
+    spans: dict[Axis, None] = {}
 
     def visit(axis: Axis) -> None:
         if isinstance(axis, Concat):
@@ -27,7 +27,7 @@ def spans_of(specs: Iterable[TensorSpec], growing: Iterable[int]) -> list[Axis]:
                 visit(part)
             return
         if len({r.group for r in refs(axis)} & live) == 1:
-            found[unsigned(axis)] = None
+            spans[unsigned(axis)] = None
         if isinstance(axis, Product):
             for part in axis.parts:
                 visit(part)
@@ -35,7 +35,7 @@ def spans_of(specs: Iterable[TensorSpec], growing: Iterable[int]) -> list[Axis]:
     for spec in specs:
         for axis in spec.axes:
             visit(axis)
-    return list(found)
+    return list(spans)
 
 
 @dataclass(frozen=True)
@@ -59,9 +59,9 @@ class Steps:
 
     def below(self, full: Mapping[int, int], fraction: float) -> dict[int, int]:
         """Widths near a fraction that are not the full ones, where there are any."""
-        found = self.widths(full, fraction)
-        if found != {g: full[g] for g in self.groups}:
-            return found
+        widths = self.widths(full, fraction)
+        if widths != {g: full[g] for g in self.groups}:
+            return widths
         return self.widths(full, (self.count - self.step) / self.count)
 
 
@@ -111,10 +111,10 @@ def steps_of(
 
     by_size: dict[int, int] = {}
     for axis in spans:
-        found = [r.group for r in refs(axis) if r.group in parent]
-        if len(found) == 1:
-            first = by_size.setdefault(size(axis, full), found[0])
-            low, high = sorted((find(first), find(found[0])))
+        moving = [r.group for r in refs(axis) if r.group in parent]
+        if len(moving) == 1:
+            first = by_size.setdefault(size(axis, full), moving[0])
+            low, high = sorted((find(first), find(moving[0])))
             parent[high] = low
     together: dict[int, list[int]] = {}
     for g in parent:
@@ -193,15 +193,15 @@ def probe_widths(
 
 def in_sets(full: Mapping[int, int], sets: Iterable[Sequence[int]]) -> list[Axis]:
     """Spans that tie the widths of each set to one another and to nothing else."""
-    found: list[Axis] = []
+    spans: list[Axis] = []
     taken = set(full.values())
     for members in sets:
         times = 1
         while times * full[members[0]] in taken:
             times += 1
         taken.add(times * full[members[0]])
-        found += [Product((Fixed(times), Ref(g))) for g in members]
-    return found
+        spans += [Product((Fixed(times), Ref(g))) for g in members]
+    return spans
 
 
 def in_proportion(full: Mapping[int, int], growing: Iterable[int]) -> list[Axis]:

@@ -251,18 +251,18 @@ class Snapshot:
 
     def _attributes(self, item: Any) -> list[Any]:
         """What an object holds in `__dict__` and slots."""
-        found: list[Any] = []
+        reached: list[Any] = []
         own = getattr(item, "__dict__", None)
         if isinstance(own, dict):
             if id(own) not in self._seen:
                 self._seen[id(own)] = own
                 self._back.append(functools.partial(restore_dict, own, list(own.items())))
-            found += _entered(item, own)
+            reached += _entered(item, own)
         for name in _slots(type(item)):
             value = getattr(item, name, MISSING)
             self._back.append(functools.partial(restore_attribute, item, name, value))
-            found.append(value)
-        return found
+            reached.append(value)
+        return reached
 
 
 def _is_opened(item: Any) -> bool:

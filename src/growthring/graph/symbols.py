@@ -24,9 +24,9 @@ def stand_in(size: int | torch.SymInt) -> int:
     expression: Any = size.node.expr
     numbers = {}
     for symbol in expression.free_symbols:
-        found = _UNKNOWN.fullmatch(str(symbol))
-        if found is None:
+        match = _UNKNOWN.fullmatch(str(symbol))
+        if match is None:
             return int(size)
-        numbers[symbol] = sympy.Integer(5040 * sympy.prime(1000 + int(found[1])))
+        numbers[symbol] = sympy.Integer(5040 * sympy.prime(1000 + int(match[1])))
     result = expression.xreplace(numbers)
     return int(result) if result.is_Integer else int(size)

@@ -25,9 +25,9 @@ from torch.nn.modules import transformer
 
 from growthring.errors import InputError, TraceError
 from growthring.graph.flatten import flatten
+from growthring.graph.isolation import call, callers_settings, copied, fixed_random, untouched
 from growthring.graph.operators import BRANCH as BRANCH, Op as Op, Trace as Trace, Value as Value
 from growthring.graph.results import Leavings, output_tensors
-from growthring.graph.running import call, callers_settings, copied, fixed_random, untouched
 from growthring.graph.sites import SiteRecorder
 from growthring.graph.snapshot import Snapshot
 from growthring.graph.standins import StandIns, may_pack, would_help
@@ -225,14 +225,14 @@ def run_once(model: nn.Module, example_inputs: ExampleInputs, training: bool = F
     args, kwargs = split_inputs(copied(example_inputs))
     try:
         with _running(model, training), torch.no_grad():
-            found = output_tensors(call(model, args, kwargs))
+            tensors = output_tensors(call(model, args, kwargs))
     except Exception as error:
         raise InputError(
             "the model's own forward pass fails on the example inputs: "
             f"{type(error).__name__}: {_first_line(error)}. Pass inputs of the shape, type and device that "
             "the model is trained on."
         ) from error
-    if any(isinstance(t, FakeTensor) for t in found):
+    if any(isinstance(t, FakeTensor) for t in tensors):
         raise TraceError(
             f"{type(model).__name__} keeps tensors in a place that cannot be found (a cache outside of its "
             "modules, classes and files), and tracing left one without values there. Empty that cache "

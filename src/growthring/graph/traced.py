@@ -27,7 +27,7 @@ class Traced:
         scales: what is known of scales.
         walks: one for each trace.
         uses: tensor -> its uses in all traces.
-        tied: tensors that are read and written by different operators.
+        read_and_written: tensors that are read and written by different operators.
     """
 
     def __init__(self, model: nn.Module, traces: Sequence[Trace]) -> None:
@@ -39,7 +39,7 @@ class Traced:
             self.walks.append(walk_trace(self.unifier, self.scales, t, first_op, held))
             first_op += len(t.ops)
         self.uses: dict[str, list[Use]] = {}
-        self.tied: set[str] = set()
+        self.read_and_written: set[str] = set()
         self._join_sites()
         self._join_uses()
         self._unlabel()
@@ -52,7 +52,7 @@ class Traced:
                 self.unifier.same(first.setdefault(s.place, s.axis), s.axis, f"'{s.module}'")
 
     def _join_uses(self) -> None:
-        """Several uses of one tensor have one structure; reading and writing it makes it tied."""
+        """Several uses of one tensor have one structure; some are read here and written there."""
         for walk in self.walks:
             for a, b, where in walk.ties:
                 self.unifier.tie(a, b, where)
@@ -66,7 +66,7 @@ class Traced:
                     if agree:
                         continue
                     if (i in first.read) != (i in other.read):
-                        self.tied.add(name)
+                        self.read_and_written.add(name)
                     else:
                         text = f"'{name}' is used in two ways whose pairs cannot both cancel"
                         self.unifier.freeze([a], Reason("parity", text))
@@ -98,7 +98,7 @@ class Traced:
                 frozenset().union(*(u.kernel for u in uses)),
                 kind,
                 name in parameters,
-                name in self.tied,
+                name in self.read_and_written,
                 self.unifier.resolve(first.inner or Fixed(1)),
                 self._pieces(name, len(uses)),
                 frozenset().union(*(u.zero_rows for u in uses)),

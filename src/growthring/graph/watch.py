@@ -35,11 +35,11 @@ def watch_reads(model: nn.Module, reads: set[tuple[str, str]]) -> Iterator[None]
             value = cls.__getattribute__(self, name)  # type: ignore[call-arg]
             counts = type(value) in _KINDS or is_whole(value) or id(value) in opaque
             if counts and id(self) in places and not name.startswith("__"):
-                found = places[id(self)]
+                its_places = places[id(self)]
                 # A config object is shared by many modules: only the one whose code reads it counts.
                 caller = sys._getframe(1).f_locals.get("self")
-                own = [place for place in found if place[0] == names.get(id(caller))]
-                reads.update((path, prefix + name) for path, prefix in own or found)
+                own = [place for place in its_places if place[0] == names.get(id(caller))]
+                reads.update((path, prefix + name) for path, prefix in own or its_places)
             return value
 
         body = {"__getattribute__": __getattribute__, "__module__": cls.__module__, "__slots__": ()}

@@ -13,8 +13,8 @@ from growthring.core.variance import Mode
 from growthring.core.widen import widen_constant
 from growthring.errors import GrowthError, GrowthStepError, InputError
 from growthring.graph.check import check_finite, check_model, check_trainable
+from growthring.graph.isolation import own_settings, untouched
 from growthring.graph.magnitudes import effective
-from growthring.graph.running import own_settings, untouched
 from growthring.graph.snapshot import Snapshot
 from growthring.graph.wrappers import check_sharded
 from growthring.growing.followers import changes_of, grow_optimizers, replay_of, tell_rings

@@ -15,7 +15,7 @@ from growthring.core.variance import Mode
 from growthring.errors import GrowthStepError, InputError
 from growthring.graph.agree import disagreement
 from growthring.graph.groups import TensorSpec
-from growthring.graph.skeleton import named_tensors
+from growthring.graph.resize import named_tensors
 from growthring.methods import GrowthMethod, Paired, make_method
 from growthring.optim.firststate import check_plain
 from growthring.optim.geometry import ParameterRings
@@ -153,13 +153,13 @@ def parameter_rings(
 
 def _adapts(plan: Plan, spec: TensorSpec) -> bool:
     """Rate adaptation goes by the scale that new entries are drawn with; zeros and constants have none."""
-    is_drawn = plan.initial[spec.name].constant is None and not spec.tied
+    is_drawn = plan.initial[spec.name].constant is None and not spec.read_and_written
     return len(spec.axes) >= 2 and is_drawn and spec.kind not in ("bias", "gain")
 
 
 def _output_width(plan: Plan, spec: TensorSpec) -> int | None:
     """C_0 of a weight that writes a model output: the width that it reads at stage 0."""
-    if spec.kind != "weight" or spec.tied or plan.role(spec) != "output":
+    if spec.kind != "weight" or spec.read_and_written or plan.role(spec) != "output":
         return None
     width = 1
     for axis in spec.reads():

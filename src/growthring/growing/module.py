@@ -14,8 +14,8 @@ from growthring.core.axes import Layout
 from growthring.core.widen import formatted, widen_constant
 from growthring.graph.computed import refresh
 from growthring.graph.follow import adopt_attributes, follow_attributes
+from growthring.graph.resize import named_tensors
 from growthring.graph.restore import set_data
-from growthring.graph.skeleton import named_tensors
 from growthring.graph.wrappers import retire_replicas
 from growthring.growing.fading import Fades
 from growthring.methods.base import Step

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_map
 from growthring.errors import GrowthStepError
 from growthring.graph.arithmetic import Arithmetic, widened
 from growthring.graph.magnitudes import effective
-from growthring.graph.skeleton import copy_with, named_tensors
+from growthring.graph.resize import copy_with, named_tensors
 from growthring.growing.module import GrowingModule
 from growthring.growing.trials import (
     Trial,

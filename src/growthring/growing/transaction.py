@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from growthring.graph.running import generators, own_settings
+from growthring.graph.isolation import generators, own_settings
 from growthring.graph.snapshot import Snapshot
 
 Returned = TypeVar("Returned")

@@ -14,7 +14,7 @@ from growthring.graph.arithmetic import Arithmetic
 from growthring.graph.discover import UNTRACED
 from growthring.graph.fresh import batch_size, fresh_inputs, resized
 from growthring.graph.groups import WidthGroups
-from growthring.graph.running import NO_MEMORY, untouched
+from growthring.graph.isolation import NO_MEMORY, untouched
 from growthring.graph.snapshot import Snapshot
 from growthring.graph.trace import ExampleInputs
 from growthring.growing.verify import Outputs, Verification, outputs_of

@@ -12,8 +12,7 @@ from torch import nn
 
 from growthring.errors import InputError
 from growthring.graph.arithmetic import Arithmetic
-from growthring.graph.results import Leavings, output_tensors
-from growthring.graph.running import (
+from growthring.graph.isolation import (
     NO_MEMORY,
     call,
     callers_settings,
@@ -21,6 +20,7 @@ from growthring.graph.running import (
     fixed_random,
     untouched,
 )
+from growthring.graph.results import Leavings, output_tensors
 from growthring.graph.snapshot import Snapshot
 from growthring.graph.trace import ExampleInputs, split_inputs
 

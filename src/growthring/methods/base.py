@@ -58,7 +58,7 @@ class Step:
     def std(self, spec: TensorSpec) -> float:
         """Deviation of the new entries of a tensor (Table 1; the user's own initialiser at stage 0)."""
         plan, initial = self.plan, self.plan.initial[spec.name]
-        if spec.kind != "weight" or spec.tied:
+        if spec.kind != "weight" or spec.read_and_written:
             return initial.std
         fan_in = spec.fan_in(self.after)
         if self.mode == "constraint":

@@ -29,8 +29,8 @@ from torch import Tensor, nn
 from growthring.core.axes import Axis, Concat, Product, refs, size
 from growthring.core.variance import Mode
 from growthring.errors import InputError
+from growthring.graph.resize import named_tensors
 from growthring.graph.results import output_tensors
-from growthring.graph.skeleton import named_tensors
 from growthring.graph.trace import split_inputs
 from growthring.methods.base import Growth, Job
 from growthring.methods.contractions import understood_calls

@@ -54,7 +54,7 @@ def refuse_tied(method: str, plan: Plan) -> None:
     """Raises where a tensor that grows is written by one operator and read by another."""
     growing = {g.key for g in plan.groups.growable}
     for name, spec in plan.groups.specs.items():
-        if spec.tied and growing & spec.groups():
+        if spec.read_and_written and growing & spec.groups():
             raise InputError(
                 f"method '{method}' cannot grow this model: '{name}' is tied, so its copies would have to be "
                 "divided where it is read and not where it is written. Use method 'paired', or freeze it."

@@ -104,7 +104,7 @@ class PairedGrowth(Growth):
         step = self.step
         for name, new in grown.items():
             spec = step.plan.groups.specs[name]
-            is_drawn = step.plan.initial[name].constant is None and not spec.tied
+            is_drawn = step.plan.initial[name].constant is None and not spec.read_and_written
             if spec.kind == "weight" and spec.read and is_drawn:
                 layouts = step.layouts(spec.axes)
                 break_symmetry(new, layouts, spec.read, noise * step.std(spec), generator)
@@ -118,7 +118,7 @@ def _grow(
     factor: float | torch.Tensor,
     generator: torch.Generator,
 ) -> torch.Tensor:
-    if spec.tied:
+    if spec.read_and_written:
         return widen_constant(old, layouts, 0.0, factor)
     value = constant_of(step, spec)
     if value is not None:

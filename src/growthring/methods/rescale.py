@@ -33,7 +33,7 @@ def transfer(step: Step, tensors: Mapping[str, torch.Tensor], hold_norms: bool =
     ratios = log_ratios(groups.laws, step.before, step.after)
     targets: dict[str, float] = {}
     for name, spec in groups.specs.items():
-        if spec.kind != "weight" or spec.tied:
+        if spec.kind != "weight" or spec.read_and_written:
             continue
         role = step.plan.role(spec)
         labels = (

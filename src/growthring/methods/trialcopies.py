@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from growthring.core.widen import widen_constant
 from growthring.graph.follow import follow_attributes
-from growthring.graph.skeleton import copy_with, named_tensors
+from growthring.graph.resize import copy_with, named_tensors
 from growthring.methods.base import Job, Step
 from growthring.methods.rescale import constant_of
 from growthring.planning.plan import Plan, built

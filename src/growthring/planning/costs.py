@@ -17,9 +17,9 @@ from torch.utils import _pytree as pytree
 from torch.utils.flop_counter import FlopCounterMode
 
 from growthring.errors import PlanError
+from growthring.graph.isolation import call, callers_settings, copied, fixed_random, untouched
+from growthring.graph.resize import named_tensors
 from growthring.graph.results import output_tensors
-from growthring.graph.running import call, callers_settings, copied, fixed_random, untouched
-from growthring.graph.skeleton import named_tensors
 from growthring.graph.standins import GROUPED_FLOPS, StandIns
 from growthring.graph.trace import ExampleInputs, split_inputs
 from growthring.planning.schedule import check_whole

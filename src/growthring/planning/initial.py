@@ -11,7 +11,7 @@ from torch import nn
 
 from growthring.graph.groups import TensorSpec, WidthGroups
 from growthring.graph.magnitudes import typical_ratio, with_ratios
-from growthring.graph.skeleton import named_tensors
+from growthring.graph.resize import named_tensors
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ def seed_gain(
     full: Mapping[int, int],
 ) -> float:
     """What the seed's part of a tensor is multiplied by: √(full fan-in / seed fan-in) where that set its scale."""
-    if spec.tied or not spec.is_parameter or initial[spec.name].constant is not None:
+    if spec.read_and_written or not spec.is_parameter or initial[spec.name].constant is not None:
         return 1.0
     if spec.kind == "bias":
         # torch draws a layer's bias from the fan-in of its weight

@@ -21,9 +21,9 @@ from growthring.graph.check import check_finite
 from growthring.graph.computed import refresh
 from growthring.graph.follow import follow_attributes
 from growthring.graph.groups import TensorSpec, WidthGroups
+from growthring.graph.isolation import copied, kept_random, own_settings
 from growthring.graph.magnitudes import with_magnitudes, with_ratios
-from growthring.graph.running import copied, kept_random, own_settings
-from growthring.graph.skeleton import copy_with, empty_copy, named_tensors
+from growthring.graph.resize import copy_with, empty_copy, named_tensors
 from growthring.graph.trace import ExampleInputs
 from growthring.planning.costs import Footprint, footprint, seconds_per_step
 from growthring.planning.initial import Initial, seed_gain

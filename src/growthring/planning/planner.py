@@ -10,7 +10,7 @@ from growthring.errors import InputError
 from growthring.graph.check import check_finite
 from growthring.graph.discover import discover
 from growthring.graph.groups import WidthGroups
-from growthring.graph.running import copied, kept_random, own_settings
+from growthring.graph.isolation import copied, kept_random, own_settings
 from growthring.graph.search import Share
 from growthring.graph.trace import ExampleInputs, run_once
 from growthring.planning.batches import with_batches

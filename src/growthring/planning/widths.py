@@ -11,8 +11,8 @@ from torch import nn
 
 from growthring.errors import GrowthError, PlanError
 from growthring.graph.groups import WidthGroup, WidthGroups
+from growthring.graph.resize import empty_copy
 from growthring.graph.sizes import steps_of, widths_at
-from growthring.graph.skeleton import empty_copy
 from growthring.graph.trace import ExampleInputs, trace
 from growthring.planning.options import PlanOptions
 from growthring.planning.schedule import recursive_widths, width_fractions

@@ -25,21 +25,23 @@ def linear(walk: Walk, op: Op) -> None:
     walk.set(op.outputs[0], axes, scale)
 
 
-@register_rule("aten.conv1d", "aten.conv2d", "aten.conv3d")
+@register_rule("aten.conv1d", "aten.conv2d", "aten.conv3d", sizes=True)
 def convolution(walk: Walk, op: Op) -> None:
     """W[o, i/groups, k, …]; groups are an outer factor of both channel axes."""
     groups = op.arg(6, "groups", 1)
     _convolution(walk, op, int(groups), transposed=False)
 
 
-@register_rule("aten.conv_transpose1d", "aten.conv_transpose2d", "aten.conv_transpose3d")
+@register_rule(
+    "aten.conv_transpose1d", "aten.conv_transpose2d", "aten.conv_transpose3d", sizes=True
+)
 def transposed_convolution(walk: Walk, op: Op) -> None:
     """W[i, o/groups, k, …]."""
     groups = op.arg(6, "groups", 1)
     _convolution(walk, op, int(groups), transposed=True)
 
 
-@register_rule("aten.convolution")
+@register_rule("aten.convolution", sizes=True)
 def any_convolution(walk: Walk, op: Op) -> None:
     """The general form, with `transposed` and `groups` as its 7th and 9th arguments."""
     _convolution(walk, op, int(op.args[8]), transposed=bool(op.args[6]))
@@ -112,7 +114,7 @@ def _matmul_axes(walk: Walk, a: Info, b: Info, out: Value) -> list[Axis]:
     return [*batch, *rows, *columns]
 
 
-@register_rule("aten.addmm", "aten.baddbmm", "aten.addmv")
+@register_rule("aten.addmm", "aten.baddbmm", "aten.addmv", factor="alpha")
 def addmm(walk: Walk, op: Op) -> None:
     """Bias + a · b."""
     bias, a, b = (walk.info(v) for v in op.args[:3])
@@ -132,7 +134,7 @@ def addmm(walk: Walk, op: Op) -> None:
     walk.set(out, axes, scale)
 
 
-@register_rule("aten.scaled_dot_product_attention")
+@register_rule("aten.scaled_dot_product_attention", factor="scale", modal=True)
 def attention(walk: Walk, op: Op) -> None:
     """softmax(scale · q kᵀ + mask) v over q[…, h, t, d], k[…, h, s, d], v[…, h, s, e].
 
@@ -171,7 +173,7 @@ def attention(walk: Walk, op: Op) -> None:
     walk.set(out, [*batch, q.axes[-2], v.axes[-1]], v.scale)
 
 
-@register_rule("aten.embedding")
+@register_rule("aten.embedding", sizes=True)
 def embedding(walk: Walk, op: Op) -> None:
     """Rows of a table, picked by number: the rows stay, the columns may grow."""
     weight, indices = walk.info(op.args[0]), walk.info(op.args[1])
@@ -186,7 +188,9 @@ def embedding(walk: Walk, op: Op) -> None:
     walk.set(op.outputs[0], [*indices.axes, *weight.axes[1:]], scale)
 
 
-@register_rule("aten.embedding_bag", "aten._embedding_bag", "aten._embedding_bag_forward_only")
+@register_rule(
+    "aten.embedding_bag", "aten._embedding_bag", "aten._embedding_bag_forward_only", sizes=True
+)
 def embedding_bag(walk: Walk, op: Op) -> None:
     """Sums, means or maxima of rows of a table; the rows stay, the columns may grow."""
     weight, out = walk.info(op.args[0]), op.outputs[0]

@@ -58,30 +58,30 @@ def sum_of_products(walk: Walk, op: Op, terms: Sequence[Labels], result: Labels)
         for i, label in enumerate(term):
             places.setdefault(label, []).append((info, i))
     axes: dict[str, Axis] = {}
-    for label, found in places.items():
-        most = max(walk.size(info.axes[i]) for info, i in found)
-        found = [(info, i) for info, i in found if walk.size(info.axes[i]) == most]
-        axes[label] = found[0][0].axes[found[0][1]]
+    for label, members in places.items():
+        most = max(walk.size(info.axes[i]) for info, i in members)
+        members = [(info, i) for info, i in members if walk.size(info.axes[i]) == most]
+        axes[label] = members[0][0].axes[members[0][1]]
         if label in doubled:
-            walk.freeze([info.axes[i] for info, i in found], "takes a diagonal of it")
+            walk.freeze([info.axes[i] for info, i in members], "takes a diagonal of it")
         else:
-            _join(walk, found, label in result)
+            _join(walk, members, label in result)
     walk.set(op.outputs[0], [axes[label] for label in result], product_scale(walk, infos))
 
 
-def _join(walk: Walk, found: list[tuple[Info, int]], stays: bool) -> None:
+def _join(walk: Walk, members: list[tuple[Info, int]], stays: bool) -> None:
     """All axes of one label. A sum over three or more takes all but one of them as one product."""
-    axes = [info.axes[i] for info, i in found]
+    axes = [info.axes[i] for info, i in members]
     if stays:
         for axis in axes[1:]:
             walk.same(axes[0], axis)
             walk.even(axes)
         return
-    if len(found) == 1:
-        walk.freeze(axes, "sums over it")
+    if len(members) == 1:
+        walk.freeze(axes, "sums over it alone, where a fade does not reach (x.sum is faded)")
         return
-    found = sorted(found, key=lambda item: item[0].use is not None)
-    *others, (last, i) = found
+    members = sorted(members, key=lambda item: item[0].use is not None)
+    *others, (last, i) = members
     first, j = others[0]
     for info, k in others[1:]:
         walk.same(first.axes[j], info.axes[k])

@@ -11,11 +11,9 @@ from growthring.graph.rules.registry import register_rule
 from growthring.graph.rules.walk import Walk
 from growthring.graph.trace import Op, Value
 
-_HOMOGENEOUS = ("aten.relu", "aten.leaky_relu", "aten.abs", "aten.rrelu")
-
 _NONLINEAR = (
     "aten.gelu", "aten.silu", "aten.sigmoid", "aten.tanh", "aten.exp", "aten.exp2", "aten.expm1", "aten.log",
-    "aten.log2", "aten.log1p", "aten.log10", "aten.sqrt", "aten.rsqrt", "aten.reciprocal", "aten.square",
+    "aten.log2", "aten.log1p", "aten.log10",
     "aten.pow", "aten.float_power", "aten.hardswish", "aten.hardsigmoid", "aten.hardtanh", "aten.relu6",
     "aten.elu", "aten.selu", "aten.celu", "aten.softplus", "aten.softsign", "aten.mish", "aten.log_sigmoid",
     "aten.log_sigmoid_forward", "aten.erf", "aten.erfc", "aten.sin", "aten.cos", "aten.tan", "aten.atan",
@@ -58,7 +56,21 @@ def broadcast(walk: Walk, out: Value, infos: Sequence[Info]) -> tuple[list[Axis]
     return axes, spans
 
 
-@register_rule(*_HOMOGENEOUS)
+@register_rule("aten.broadcast_tensors", entries="moved")
+def broadcast_tensors(walk: Walk, op: Op) -> None:
+    """Each operand repeated to the shape of all; what is repeated is equal in the halves of a pair."""
+    infos = [walk.info(v) for v in op.inputs()]
+    axes, spans = broadcast(walk, op.outputs[0], infos)
+    for out, info, spanned in zip(op.outputs, infos, spans, strict=True):
+        repeated = [d for d, own in enumerate(spanned) if not own]
+        walk.even(axes[d] for d in repeated)
+        source = None if repeated else info.source or None
+        walk.set(out, axes, info.scale, info, source, info.constant, repeated=repeated)
+
+
+@register_rule("aten.relu", "aten.leaky_relu")
+@register_rule("aten.rrelu", modal=True)
+@register_rule("aten.abs", degrees=(1.0,))
 def homogeneous(walk: Walk, op: Op) -> None:
     """f(s·x) = s·f(x) for s > 0: the scale passes; parity must be even."""
     x = walk.info(next(op.inputs()))
@@ -66,6 +78,10 @@ def homogeneous(walk: Walk, op: Op) -> None:
     walk.set(op.outputs[0], x.axes, walk.carry(x), constant=x.constant)
 
 
+@register_rule("aten.square", degrees=(2.0,))
+@register_rule("aten.sqrt", degrees=(0.5,))
+@register_rule("aten.rsqrt", degrees=(-0.5,))
+@register_rule("aten.reciprocal", degrees=(-1.0,))
 @register_rule(*_NONLINEAR)
 def nonlinear(walk: Walk, op: Op) -> None:
     """Anything else entry by entry: needs scale 1 and equal halves of a pair."""
@@ -99,7 +115,9 @@ def add(walk: Walk, op: Op) -> None:
     walk.set(out, axes, scale, constant=all(i.constant for i in infos))
 
 
-@register_rule("aten.mul", "aten.div", "aten.true_divide", "aten.divide", "aten.multiply")
+@register_rule(
+    "aten.mul", "aten.div", "aten.true_divide", "aten.divide", "aten.multiply", factor="other"
+)
 def multiply(walk: Walk, op: Op) -> None:
     """A product: linear in each factor, so a number, or a factor that is repeated along an axis, keeps parity."""
     infos = [walk.info(v) for v in op.inputs()]

@@ -85,12 +85,12 @@ def _leading_index(op: Op) -> tuple[Value, int] | None:
 @register_rule("aten.index.Tensor")
 def pick(walk: Walk, op: Op) -> None:
     """x[mask] and weights[expert of each token]; everything else is for the general rule."""
-    x, out, found = walk.info(op.args[0]), op.outputs[0], _leading_index(op)
+    x, out, leading = walk.info(op.args[0]), op.outputs[0], _leading_index(op)
     is_matrix = len(x.axes) > 2 and x.use is not None
-    if found is None or not (is_matrix or found[0].dtype in _MASKS):
+    if leading is None or not (is_matrix or leading[0].dtype in _MASKS):
         index(walk, op)
         return
-    by, num_indexed = found
+    by, num_indexed = leading
     walk.freeze(x.axes[:num_indexed], "picks entries of it by number")
     walk.freeze(walk.info(by).axes, "picks entries with it")
     picked = len(out.shape) - (len(x.axes) - num_indexed)
@@ -102,13 +102,13 @@ def pick(walk: Walk, op: Op) -> None:
 @register_rule("aten.index_put.default", "aten.index_put_.default")
 def put(walk: Walk, op: Op) -> None:
     """x[mask] = values, one for each entry picked; everything else is for the general rule."""
-    x, values, found = walk.info(op.args[0]), walk.info(op.args[2]), _leading_index(op)
-    rest = x.axes[found[1] :] if found is not None else ()
-    if found is None or found[0].dtype not in _MASKS or len(values.axes) != 1 + len(rest):
+    x, values, leading = walk.info(op.args[0]), walk.info(op.args[2]), _leading_index(op)
+    rest = x.axes[leading[1] :] if leading is not None else ()
+    if leading is None or leading[0].dtype not in _MASKS or len(values.axes) != 1 + len(rest):
         index_put(walk, op)
         return
-    walk.freeze(x.axes[: found[1]], "writes entries of it by number")
-    walk.freeze(walk.info(found[0]).axes, "writes entries with it")
+    walk.freeze(x.axes[: leading[1]], "writes entries of it by number")
+    walk.freeze(walk.info(leading[0]).axes, "writes entries with it")
     for a, b in zip(rest, values.axes[1:], strict=True):
         walk.same(a, b)
     constant = x.constant and values.constant

@@ -10,8 +10,10 @@ from growthring.graph.rules.walk import Walk
 from growthring.graph.trace import Op
 
 
-@register_rule("aten.zeros", "aten.ones", "aten.full", "aten.empty", "aten.new_zeros", "aten.new_ones",
-               "aten.new_full", "aten.new_empty")  # fmt: skip
+@register_rule("aten.zeros", "aten.ones", "aten.empty", "aten.new_zeros", "aten.new_ones", "aten.new_empty",
+               sizes=True)  # fmt: skip
+@register_rule("aten.full", size_at=0)
+@register_rule("aten.new_full", size_at=1)
 def constant_fill(walk: Walk, op: Op) -> None:
     """A constant of a shape that the model's code computes: it may follow any width it is used with."""
     out = op.outputs[0]
@@ -38,8 +40,9 @@ def _fill_scale(walk: Walk, op: Op, axes: Sequence[Axis]) -> int:
     return walk.demand()
 
 
+@register_rule("aten.empty_strided", sizes=True)
 @register_rule("aten.arange", "aten.linspace", "aten.eye", "aten.scalar_tensor", "aten.rand", "aten.randn",
-               "aten.randint", "aten.rand_like", "aten.randn_like", "aten.bernoulli", "aten.empty_strided",
+               "aten.randint", "aten.rand_like", "aten.randn_like", "aten.bernoulli",
                "aten.tril_indices", "aten.triu_indices")  # fmt: skip
 def enumerated(walk: Walk, op: Op) -> None:
     """Values that depend on the position: their axes keep their size."""

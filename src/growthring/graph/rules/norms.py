@@ -24,11 +24,9 @@ def _affine(walk: Walk, weight: Any, bias: Any, axis: Axis, scale: int) -> int:
 
 
 @register_rule(
-    "aten.batch_norm",
-    "aten.instance_norm",
-    "aten.native_batch_norm",
-    "aten._native_batch_norm_legit",
-)
+    "aten.batch_norm", "aten.instance_norm", "aten.native_batch_norm", "aten._native_batch_norm_legit",
+    modal=True,
+)  # fmt: skip
 def batch_norm(walk: Walk, op: Op) -> None:
     """Statistics per channel (axis 1) over everything else."""
     x = walk.info(op.args[0])
@@ -56,7 +54,7 @@ def batch_norm(walk: Walk, op: Op) -> None:
         walk.set(out, x.axes if len(out.shape) == len(x.axes) else walk.fixed(out), scale)
 
 
-@register_rule("aten.layer_norm", "aten.rms_norm")
+@register_rule("aten.layer_norm", "aten.rms_norm", sizes=True)
 def layer_norm(walk: Walk, op: Op) -> None:
     """Statistics over the last axes, which fade in when one of them grows."""
     x = walk.info(op.args[0])
@@ -84,7 +82,7 @@ def _faded(walk: Walk, op: Op, weight: Any, bias: Any, reduced: Sequence[Axis]) 
     walk.set(op.outputs[0], x.axes, scale)
 
 
-@register_rule("aten.group_norm")
+@register_rule("aten.group_norm", sizes=True)
 def group_norm(walk: Walk, op: Op) -> None:
     """Statistics per group of channels: a group keeps its channels, the number of groups may grow.
 

@@ -121,8 +121,8 @@ def cell(walk: Walk, op: Op) -> None:
             walk.same(a, b)
         walk.need_one(info.scale)
     walk.even([*x.axes[:-1], hidden])
-    found = tuple(walk.info(v) for v in biases if isinstance(v, Value))
-    _run_cell(walk, _Cell(w_ih, w_hh, found), gates, x, hidden, hidden)
+    its_biases = tuple(walk.info(v) for v in biases if isinstance(v, Value))
+    _run_cell(walk, _Cell(w_ih, w_hh, its_biases), gates, x, hidden, hidden)
     walk.attribute("input_size", x.axes[-1])
     walk.attribute("hidden_size", hidden)
     for value in op.outputs:

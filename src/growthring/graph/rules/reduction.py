@@ -21,9 +21,8 @@ _HOMOGENEOUS = (
 )
 _ORDER = ("aten.amax", "aten.amin", "aten.max", "aten.min", "aten.median")
 _OTHER = (
-    "aten.var", "aten.std", "aten.var_mean", "aten.std_mean", "aten.logsumexp", "aten.prod", "aten.norm",
-    "aten.linalg_vector_norm", "aten.linalg_norm", "aten.argmax", "aten.argmin", "aten.any", "aten.all",
-    "aten.frobenius_norm", "aten.count_nonzero",
+    "aten.logsumexp", "aten.prod", "aten.argmax", "aten.argmin", "aten.any", "aten.all", "aten.frobenius_norm",
+    "aten.count_nonzero",
 )  # fmt: skip
 _SAME_SHAPE = (
     "aten.softmax", "aten._softmax", "aten.log_softmax", "aten._log_softmax", "aten.cumsum", "aten.cumprod",
@@ -31,7 +30,14 @@ _SAME_SHAPE = (
 )  # fmt: skip
 
 
-@register_rule(*_LINEAR, *_ORDER, *_OTHER)
+@register_rule(
+    "aten.mean", "aten.sum", "aten.std", "aten.norm", "aten.linalg_vector_norm", "aten.linalg_norm",
+    reduces=True, degrees=(1.0,),
+)  # fmt: skip
+@register_rule("aten.var", reduces=True, degrees=(2.0,))
+@register_rule("aten.var_mean", reduces=True, degrees=(2.0, 1.0))
+@register_rule("aten.std_mean", reduces=True, degrees=(1.0, 1.0))
+@register_rule("aten.nansum", *_ORDER, *_OTHER)
 def reduce(walk: Walk, op: Op) -> None:
     """New entries of the reduced axes fade in, or those axes keep their size; the others pass."""
     x = walk.info(op.args[0])
@@ -70,6 +76,23 @@ def cosine_similarity(walk: Walk, op: Op) -> None:
     for info in infos:
         walk.norm_input(info)
     walk.set(op.outputs[0], axes, walk.demand(), constant=all(i.constant for i in infos))
+
+
+@register_rule("aten.mse_loss", "aten.l1_loss", "aten.smooth_l1_loss", "aten.huber_loss")
+def loss(walk: Walk, op: Op) -> None:
+    """Differences of two tensors, entry by entry or reduced to one number, into which new entries fade."""
+    infos = [walk.info(v) for v in op.args[:2]]
+    whole = Value(tuple(torch.broadcast_shapes(*(v.shape for v in op.args[:2]))), op.args[0].dtype)
+    axes, _ = broadcast(walk, whole, infos)
+    walk.even(axes)
+    is_reduced = op.arg(2, "reduction", 1) != 0
+    if is_reduced:
+        for i, axis in enumerate(axes):
+            walk.fade_in(axis, i, len(axes))
+    else:
+        walk.pass_by()
+    constant = all(i.constant for i in infos)
+    walk.set(op.outputs[0], () if is_reduced else axes, walk.demand(*infos), constant=constant)
 
 
 @register_rule(*_SAME_SHAPE)
@@ -116,9 +139,14 @@ _UPSAMPLES = {
     }.items()
 }  # fmt: skip
 _SPATIAL = _POOLS | _UPSAMPLES
+_TO_SIZE = (
+    *(name for name in _POOLS if "adaptive" in name),
+    *_UPSAMPLES,
+)  # what they take is their result's size
 
 
-@register_rule(*_SPATIAL)
+@register_rule(*(name for name in _SPATIAL if name not in _TO_SIZE))
+@register_rule(*_TO_SIZE, sizes=True)
 def pool(walk: Walk, op: Op) -> None:
     """Works over the last n axes, channel by channel, and is positively homogeneous."""
     x = walk.info(op.args[0])

@@ -58,8 +58,9 @@ def _replace(items: tuple[Any, ...], index: int, item: Any) -> list[Any]:
 
 
 @register_rule(
-    "aten.split", "aten.split_with_sizes", "aten.chunk", "aten.tensor_split", "aten.unsafe_chunk"
-)
+    "aten.split", "aten.split_with_sizes", "aten.chunk", "aten.tensor_split", "aten.unsafe_chunk",
+    entries="some", sizes=True,
+)  # fmt: skip
 def split(walk: Walk, op: Op) -> None:
     """An axis falls into segments."""
     x = walk.info(next(op.inputs()))
@@ -79,7 +80,7 @@ def split(walk: Walk, op: Op) -> None:
         walk.set(value, _replace(x.axes, dim, part), x.scale, x, source, x.constant, label=label)
 
 
-@register_rule("aten.slice", "aten.narrow")
+@register_rule("aten.slice", "aten.narrow", entries="some", sizes=True)
 def slice_(walk: Walk, op: Op) -> None:
     """One segment of an axis."""
     x_value, out = next(op.inputs()), op.outputs[0]
@@ -99,7 +100,7 @@ def slice_(walk: Walk, op: Op) -> None:
     walk.set(out, _replace(x.axes, dim, part), x.scale, x, x.source or None, x.constant)
 
 
-@register_rule("aten.select")
+@register_rule("aten.select", sizes=True)
 def select(walk: Walk, op: Op) -> None:
     """One entry of an axis."""
     x, out = walk.info(next(op.inputs())), op.outputs[0]
@@ -193,12 +194,12 @@ def gather(walk: Walk, op: Op) -> None:
 
 
 @register_rule("aten.pad", "aten.constant_pad_nd", "aten.reflection_pad1d", "aten.reflection_pad2d",
-               "aten.replication_pad1d", "aten.replication_pad2d", "aten.zero_pad2d")  # fmt: skip
+               "aten.replication_pad1d", "aten.replication_pad2d", "aten.zero_pad2d", sizes=True)  # fmt: skip
 def pad(walk: Walk, op: Op) -> None:
     """Fixed entries before and after; reflected ones only where the axis does not grow."""
     x, out = walk.info(next(op.inputs())), op.outputs[0]
     amounts = list(op.args[1])
-    mode = op.args[2] if op.name.startswith("aten.pad") and len(op.args) > 2 else "constant"
+    mode = op.arg(2, "mode", "constant") if op.base == "aten.pad" else "constant"
     fill = op.arg(3 if op.name.startswith("aten.pad") else 2, "value", 0) or 0
     constant = mode == "constant" and "constant" in f"{op.name} {mode}"
     axes = list(x.axes)
@@ -229,7 +230,7 @@ def roll(walk: Walk, op: Op) -> None:
     walk.set(out, x.axes, x.scale, constant=x.constant)
 
 
-@register_rule("aten.pixel_shuffle", "aten.pixel_unshuffle", "aten.channel_shuffle")
+@register_rule("aten.pixel_shuffle", "aten.pixel_unshuffle", "aten.channel_shuffle", sizes=True)
 def shuffle(walk: Walk, op: Op) -> None:
     """Channels to space and back; channel shuffle swaps the two factors of the channel axis."""
     x, out = walk.info(next(op.inputs())), op.outputs[0]

@@ -18,11 +18,17 @@ def axis_numbers(given: Any, ndim: int) -> list[int]:
 
 @register_rule(
     "aten.contiguous", "aten.clone", "aten.alias", "aten.detach", "aten.to", "aten._to_copy",
-    "aten.type_as", "aten.dropout", "aten.feature_dropout", "aten.alpha_dropout",
-    "aten.feature_alpha_dropout", "aten.lift_fresh_copy",
-    "aten.float", "aten.double", "aten.half", "aten.bfloat16", "aten.native_dropout", "aten.neg",
-    "aten.positive", "aten.requires_grad", "aten.conj", "aten._conj", "aten.conj_physical",
-    "aten.resolve_conj", "aten.resolve_neg", "aten.real", "aten.imag",
+    "aten.type_as", "aten.float", "aten.double", "aten.half", "aten.bfloat16",
+    entries="same",
+)  # fmt: skip
+@register_rule(
+    "aten.dropout", "aten.feature_dropout", "aten.alpha_dropout", "aten.native_dropout", modal=True
+)  # fmt: skip
+@register_rule("aten.neg", degrees=(1.0,))
+@register_rule(
+    "aten.feature_alpha_dropout", "aten.lift_fresh_copy", "aten.positive", "aten.requires_grad",
+    "aten.conj", "aten._conj", "aten.conj_physical", "aten.resolve_conj", "aten.resolve_neg", "aten.real",
+    "aten.imag",
 )  # fmt: skip
 def identity(walk: Walk, op: Op) -> None:
     """Entry by entry, linear and odd: axes, parity and scale pass."""
@@ -33,7 +39,7 @@ def identity(walk: Walk, op: Op) -> None:
 
 @register_rule(
     "aten.view", "aten.reshape", "aten._unsafe_view", "aten.flatten", "aten.unflatten", "aten.view_as",
-    "aten.reshape_as", "aten._reshape_alias",
+    "aten.reshape_as", "aten._reshape_alias", entries="moved", sizes=True,
 )  # fmt: skip
 def view(walk: Walk, op: Op) -> None:
     """Row-major regrouping: runs of axes of equal product are factored anew."""
@@ -173,7 +179,7 @@ def _permutation(op: Op, ndim: int) -> list[int | None]:
         order.insert(int(op.args[1]) % (ndim + 1), None)
     elif base == "aten.squeeze":
         shape = next(op.inputs()).shape
-        given = axis_numbers(op.args[1], ndim) if len(op.args) > 1 else list(range(ndim))
+        given = axis_numbers(op.arg(1, "dim", range(ndim)), ndim)
         order = [d for d in range(ndim) if d not in given or shape[d] != 1]
     return order
 
@@ -181,6 +187,7 @@ def _permutation(op: Op, ndim: int) -> list[int | None]:
 @register_rule(
     "aten.permute", "aten.transpose", "aten.t", "aten.numpy_T", "aten.mT", "aten.movedim", "aten.unsqueeze",
     "aten.squeeze", "aten.swapaxes", "aten.swapdims", "aten.moveaxis", "aten.adjoint", "aten.mH",
+    entries="moved",
 )  # fmt: skip
 def permute(walk: Walk, op: Op) -> None:
     """Axes change places; axes of one entry come and go."""
@@ -200,7 +207,7 @@ def permute(walk: Walk, op: Op) -> None:
     walk.set(op.outputs[0], axes, x.scale, x, source, x.constant, stack)
 
 
-@register_rule("aten.expand", "aten.expand_as", "aten.broadcast_to")
+@register_rule("aten.expand", "aten.expand_as", "aten.broadcast_to", entries="moved", sizes=True)
 def expand(walk: Walk, op: Op) -> None:
     """Axes of one entry are repeated, by a number that may follow a width or as another tensor has them."""
     x_value, out = next(op.inputs()), op.outputs[0]
@@ -232,7 +239,7 @@ def expand(walk: Walk, op: Op) -> None:
     walk.set(out, axes, x.scale, x, source if x.use else None, x.constant, repeated=repeated)
 
 
-@register_rule("aten.repeat", "aten.tile")
+@register_rule("aten.repeat", "aten.tile", sizes=True)
 def repeat(walk: Walk, op: Op) -> None:
     """The whole axis, n times over: a product with a fixed outer factor; one entry repeated may follow a width."""
     x, out = walk.info(next(op.inputs())), op.outputs[0]
@@ -252,7 +259,7 @@ def repeat(walk: Walk, op: Op) -> None:
     walk.set(out, axes, x.scale, constant=x.constant, repeated=repeated)
 
 
-@register_rule("aten.repeat_interleave")
+@register_rule("aten.repeat_interleave", sizes=True)
 def repeat_interleave(walk: Walk, op: Op) -> None:
     """Each entry n times in a row: a product with a fixed inner factor."""
     x, out = walk.info(next(op.inputs())), op.outputs[0]

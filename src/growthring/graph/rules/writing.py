@@ -64,7 +64,7 @@ def fill(walk: Walk, op: Op) -> None:
     walk.set(out, x.axes, walk.demand(*numbers), constant=constant, repeated=every)
 
 
-@register_rule("aten.slice_scatter", "aten.select_scatter")
+@register_rule("aten.slice_scatter", "aten.select_scatter", sizes=True)
 def slice_scatter(walk: Walk, op: Op) -> None:
     """One segment, or one entry, of an axis is replaced."""
     x_value, out = op.args[0], op.outputs[0]

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn._reduction import legacy_get_string
 
 from growthring.errors import FadeError
 from growthring.growing.fading.fade import Fade
@@ -25,6 +26,8 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "vector_norm": ("x", "ord", "dim", "keepdim"),
     "normalize": ("input", "p", "dim", "eps", "out"),
     "cosine_similarity": ("x1", "x2", "dim", "eps"),
+    "loss": ("input", "target", "size_average", "reduce", "reduction"),
+    "huber_loss": ("input", "target", "reduction"),
     "layer_norm": ("input", "normalized_shape", "weight", "bias", "eps"),
     "rms_norm": ("input", "normalized_shape", "weight", "eps"),
     "group_norm": ("input", "num_groups", "weight", "bias", "eps"),
@@ -58,8 +61,9 @@ class ReductionCall:
     @property
     def shape(self) -> torch.Size:
         """The shape that `dims` count in."""
-        if self.kind == "cosine_similarity":
-            return torch.broadcast_shapes(self.x.shape, self.given["x2"].shape)
+        other = {"cosine_similarity": "x2", "loss": "target", "huber_loss": "target"}.get(self.kind)
+        if other is not None:
+            return torch.broadcast_shapes(self.x.shape, self.given[other].shape)
         return self.x.shape
 
     def run(self, **changes: Any) -> Any:
@@ -194,6 +198,18 @@ def _cosine(call: ReductionCall, weights: Tensor, total: float) -> Tensor:
     return result
 
 
+def _loss(call: ReductionCall, weights: Tensor, total: float) -> Tensor:
+    old: dict[str, Any] = {n: call.given[n] for n in ("size_average", "reduce") if n in call.given}
+    reduction = call.given.get("reduction", "mean")
+    if any(value is not None for value in old.values()):  # as it was said before `reduction`
+        reduction = legacy_get_string(old.get("size_average"), old.get("reduce"), False)
+    losses: Tensor = call.run(reduction="none", **dict.fromkeys(old)) * weights
+    if reduction == "sum":
+        return losses.sum()
+    own = call.given.get("weight")  # the user's, which `losses` are multiplied by already
+    return losses.sum() / (total if own is None else (own * weights).sum())
+
+
 def _layer_norm(call: ReductionCall, weights: Tensor, total: float) -> Tensor:
     gain, bias = call.given.get("weight"), call.given.get("bias")
     if call.kind == "group_norm":  # one entry for each channel, which is axis 1
@@ -245,5 +261,6 @@ def faded_module(module: nn.Module, x: Tensor, fades: Mapping[int, Fade]) -> Ten
 _WEIGHTED: dict[str, Callable[[ReductionCall, Tensor, float], Any]] = {
     "sum": _sum, "mean": _mean, "var": _var, "std": _std, "var_mean": _variance, "std_mean": _std_mean,
     "norm": _norm, "linalg_norm": _norm, "vector_norm": _norm, "normalize": _normalize,
-    "cosine_similarity": _cosine, "layer_norm": _layer_norm, "rms_norm": _layer_norm, "group_norm": _layer_norm,
+    "cosine_similarity": _cosine, "loss": _loss, "huber_loss": _loss,
+    "layer_norm": _layer_norm, "rms_norm": _layer_norm, "group_norm": _layer_norm,
 }  # fmt: skip

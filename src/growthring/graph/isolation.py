@@ -33,7 +33,7 @@ def generators() -> list[Any]:
         shared.append(torch.mps._get_default_mps_generator())
     numpy = sys.modules.get("numpy")
     hidden = (random, "_inst"), (numpy and numpy.random.mtrand, "_rand")
-    return shared + [found for place, name in hidden if (found := getattr(place, name, None))]
+    return shared + [source for place, name in hidden if (source := getattr(place, name, None))]
 
 
 @contextlib.contextmanager

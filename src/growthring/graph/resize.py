@@ -49,11 +49,11 @@ def register_attributes(*types: type[nn.Module]) -> Callable[[AttributeHandler],
 @register_attributes(nn.MultiheadAttention)
 def _multihead(module: nn.Module, specs: Mapping[str, TensorSpec]) -> dict[str, tuple[Axis, ...]]:
     written = specs["out_proj.weight"].axes[0]
-    found: dict[str, tuple[Axis, ...]] = {"embed_dim": (written,)}
+    attributes: dict[str, tuple[Axis, ...]] = {"embed_dim": (written,)}
     if "in_proj_weight" in specs:
-        found |= {"kdim": (written,), "vdim": (written,)}
+        attributes |= {"kdim": (written,), "vdim": (written,)}
     else:
-        found |= {
+        attributes |= {
             "kdim": (specs["k_proj_weight"].axes[1],),
             "vdim": (specs["v_proj_weight"].axes[1],),
         }
@@ -61,13 +61,13 @@ def _multihead(module: nn.Module, specs: Mapping[str, TensorSpec]) -> dict[str, 
     while isinstance(queries, Concat):
         queries = queries.parts[0]
     if isinstance(queries, Product) and len(queries.parts) == 2:
-        found |= {"num_heads": (queries.parts[0],), "head_dim": (queries.parts[1],)}
-    return found
+        attributes |= {"num_heads": (queries.parts[0],), "head_dim": (queries.parts[1],)}
+    return attributes
 
 
 def handled_attributes(model: nn.Module, specs: Mapping[str, TensorSpec]) -> Attributes:
     """The attributes that registered handlers know of, over the whole model."""
-    found: dict[tuple[str, str], tuple[Axis, ...]] = {}
+    attributes: dict[tuple[str, str], tuple[Axis, ...]] = {}
     for path, module in model.named_modules():
         handler = next((_HANDLERS[t] for t in type(module).__mro__ if t in _HANDLERS), None)
         if handler is None:
@@ -75,8 +75,8 @@ def handled_attributes(model: nn.Module, specs: Mapping[str, TensorSpec]) -> Att
         prefix = f"{path}." if path else ""
         own = {n.removeprefix(prefix): s for n, s in specs.items() if n.startswith(prefix)}
         for name, axes in handler(module, own).items():
-            found[(path, name)] = axes
-    return found
+            attributes[(path, name)] = axes
+    return attributes
 
 
 def named_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -102,7 +102,7 @@ def copy_with(model: nn.Module, tensors: Mapping[str, torch.Tensor]) -> nn.Modul
     for value in computed_tensors(model):
         memo[id(value)] = value.detach().clone()
     try:
-        twin = copy.deepcopy(model, memo)
+        copied = copy.deepcopy(model, memo)
     except Exception as error:
         raise UnsupportedModelError(
             f"{type(model).__name__} cannot be copied ({type(error).__name__}: {error}), so no "
@@ -110,8 +110,8 @@ def copy_with(model: nn.Module, tensors: Mapping[str, torch.Tensor]) -> nn.Modul
             "it. Remove what cannot be deep-copied (open files, locks, captured graphs), or pass "
             "build=."
         ) from error
-    Rebinder(memo, {id(item) for item in memo.values()}).rebind(twin)
-    return twin
+    Rebinder(memo, {id(item) for item in memo.values()}).rebind(copied)
+    return copied
 
 
 def empty_copy(
@@ -127,6 +127,6 @@ def empty_copy(
         shape = specs[name].shape(after) if name in specs else tuple(old.shape)
         same = shape == tuple(old.shape)
         tensors[name] = old.detach() if same else old.new_empty(shape)
-    twin = copy_with(model, tensors)
-    follow_attributes(twin, attributes, before, after)
-    return twin
+    copied = copy_with(model, tensors)
+    follow_attributes(copied, attributes, before, after)
+    return copied
