@@ -39,7 +39,7 @@ _RATIO = 1032  # the most that deflate makes out of a byte
 
 
 def load_fashion_mnist(root: Path, download: bool) -> tuple[ImageData, ImageData]:
-    """Read Fashion-MNIST below `root`: images (n, 1, 28, 28).
+    """Reads Fashion-MNIST below `root`: images (n, 1, 28, 28).
 
     The files train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-… with or without .gz may lie in
     `root`, `root`/fashion-mnist or `root`/FashionMNIST/raw. With `download` the missing ones are fetched.
@@ -78,7 +78,7 @@ def _find(name: str, root: Path, download: bool) -> Path:
 
 
 def read_idx(path: Path, num_axes: int) -> Tensor:
-    """Read an idx file of bytes with so many axes; a name in .gz is unpacked."""
+    """Reads an idx file of bytes with so many axes; a name in .gz is unpacked."""
     start = 4 + 4 * num_axes
     try:
         with open_plain(path) as file, _unpacked(file, path) as stream:

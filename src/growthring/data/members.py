@@ -40,7 +40,7 @@ class Header:
 
     @property
     def num_bytes(self) -> int:
-        """That the values take."""
+        """Bytes that the values take."""
         return math.prod(self.shape) * self.dtype.itemsize
 
 
