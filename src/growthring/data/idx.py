@@ -20,7 +20,7 @@ from torch import Tensor
 from growthring.data.errors import DataError
 from growthring.data.files import OfficialFile, fetch
 from growthring.data.images import ImageData
-from growthring.data.memory import check_memory
+from growthring.data.memory import MOST_INFLATED, check_memory
 from growthring.files.foreign import open_plain
 
 _SITE = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"  # the authors'; has no https
@@ -35,7 +35,6 @@ OFFICIAL = {
 }
 _FOLDERS = (".", "fashion-mnist", "FashionMNIST/raw")  # below root
 _CLASSES = 10
-_RATIO = 1032  # the most that deflate makes out of a byte
 
 
 def load_fashion_mnist(root: Path, download: bool) -> tuple[ImageData, ImageData]:
@@ -113,7 +112,7 @@ def _unpacked(file: BinaryIO, path: Path) -> AbstractContextManager[_Readable]:
 
 def _check_size(size: int, path: Path) -> None:
     """Refuses a shape that the file cannot hold, before anything is allocated for it."""
-    most = path.stat().st_size * (_RATIO if path.suffix == ".gz" else 1)
+    most = path.stat().st_size * (MOST_INFLATED if path.suffix == ".gz" else 1)
     if size > most:
         raise DataError(
             f"{path}: truncated or damaged: the header claims {size:,} bytes, the file can hold {most:,}."
