@@ -64,10 +64,7 @@ def test_a_damaged_checkpoint_does_not_give_older_weights(capsys, tmp_path):
     Trainer(small(), tmp_path / "run", checkpoint_steps=1, progress=Silence()).fit()
     os.truncate(list_checkpoints(tmp_path / "run")[-1][1] / "tensors.safetensors", 50)
     file = tmp_path / "model.safetensors"
-    status, _, err = run(capsys, "export", tmp_path / "run", file)
-    if status:
-        assert not file.exists() and "cannot be used" in err
-        return
+    assert run(capsys, "export", tmp_path / "run", file)[0] == 0
     final, exported = load_weights(tmp_path / "run" / "model.safetensors"), load_weights(file)
     assert all(final[name].equal(exported[name]) for name in final)
 

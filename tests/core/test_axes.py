@@ -1,7 +1,7 @@
 """Layouts and rings of an axis, against a reference built entry by entry."""
 
 import torch
-from hypothesis import given, strategies as st
+from hypothesis import assume, given, strategies as st
 
 from growthring.core.axes import (
     Concat,
@@ -65,8 +65,8 @@ def test_values_along_an_axis_cancel_against_its_negation(axis, growth):
     x, y = x[a.partner] * a.sign, y[b.partner] * b.sign
     names = reference.entries(axis, after)
     new_units = [sum(k >= before[u] for u, _, k in reference.units(e)) for e in names]
-    if max(new_units, default=0) <= 1:
-        torch.testing.assert_close((x * y).sum(), (x * y)[a.old].sum())
+    assume(max(new_units, default=0) <= 1)
+    torch.testing.assert_close((x * y).sum(), (x * y)[a.old].sum())
 
 
 @given(reference.axes, reference.histories())

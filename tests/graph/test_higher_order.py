@@ -185,7 +185,7 @@ def test_a_write_inside_vmap_is_refused() -> None:
         make_plan(*vmap_with_a_write(), stages=3)
 
 
-def test_flex_attention_is_refused_or_freezes() -> None:
+def test_flex_attention_is_refused() -> None:
     """On a CPU it runs without gradients only, and torch.export does not take it elsewhere."""
 
     def f(self: Any, x: torch.Tensor) -> torch.Tensor:
@@ -199,12 +199,8 @@ def test_flex_attention_is_refused_or_freezes() -> None:
         c=nn.Linear(8, 6),
         e=nn.Linear(6, 3),
     )
-    try:
-        plan = make_plan(model, randn(2, 5, 4), stages=3)
-    except gr.GrowthError as refusal:
-        assert "FlexAttention" in str(refusal)
-    else:
-        assert widths(plan) == {"c": 6}
+    with pytest.raises(gr.GrowthError, match="FlexAttention"):
+        make_plan(model, randn(2, 5, 4), stages=3)
 
 
 def test_numbers_inside_a_sub_graph_are_part_of_the_operator() -> None:

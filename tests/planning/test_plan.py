@@ -370,4 +370,6 @@ def test_a_plan_can_be_used_twice_and_copied():
     plan = make_plan(mlp(), randn(5, 4), stages=3)
     for _ in range(2):
         check_contract(plan)
-    copy.deepcopy(plan).build_seed()
+    copied = copy.deepcopy(plan)
+    assert copied.stage_widths == plan.stage_widths
+    check_contract(copied)

@@ -21,7 +21,7 @@ Node = Any
 def decode(
     tensors: Mapping[str, Tensor], tree: Node, device: torch.device | str | None = None
 ) -> Any:
-    """Returns the state that `encode` took apart; the tensors are used, not copied.
+    """The state that `encode` took apart; the tensors are used, not copied.
 
     Args:
         device: where tensors go that were on an accelerator. Those that were on the CPU (states of

@@ -29,7 +29,7 @@ _TORCH_CLASSES = (Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
 def encode(state: Any) -> tuple[dict[str, Tensor], Any]:
-    """Returns the tensors of a state by name, and the rest as a tree that `json` can write.
+    """The tensors of a state by name, and the rest as a tree that `json` can write.
 
     Tensors are not copied where that can be avoided: write them before the next training step. Tied
     ones are separate entries. A defaultdict becomes a dict, a Parameter a plain tensor.

@@ -35,7 +35,7 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 def write_error(
     path: Path, error: OSError, kept: str = "What was there before", num_bytes: int | None = None
 ) -> CheckpointError:
-    """Returns the error for what the system refused to write."""
+    """The error for what the system refused to write."""
     reason = error.strerror or str(error)
     if error.errno in _FULL:
         with contextlib.suppress(OSError):

@@ -36,7 +36,7 @@ def step_folder(parent: Path, step: int) -> Path:
 
 
 def list_checkpoints(folder: str | os.PathLike[str]) -> list[tuple[int, Path]]:
-    """Returns (step, path) of the checkpoints of a run, oldest first, without opening them.
+    """(step, path) of the checkpoints of a run, oldest first, without opening them.
 
     Raises:
         CheckpointError: the folder is there, but cannot be read.

@@ -24,7 +24,7 @@ _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 def dumps(value: Any, indent: int | None = None) -> str:
-    """Returns a value as JSON, in one line unless there is an indent.
+    """A value as JSON, in one line unless there is an indent.
 
     Raises:
         CheckpointError: it holds what is neither a number, a string nor a dict or list of these.
@@ -43,7 +43,7 @@ def dumps(value: Any, indent: int | None = None) -> str:
 
 
 def loads(text: str | bytes) -> Any:
-    """Returns what `dumps` was given; tuples are lists, and keys strings.
+    """What `dumps` was given; tuples are lists, and keys strings.
 
     Raises:
         ValueError: the text is not JSON, nested too deep, or has a key twice.

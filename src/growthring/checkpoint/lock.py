@@ -9,7 +9,6 @@ import os
 import socket
 import sys
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from growthring.checkpoint.errors import CheckpointError, RunLockedError
@@ -107,12 +106,7 @@ class RunLock:
         self.acquire()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.release()
 
     def _refusal(self, error: OSError) -> CheckpointError:

@@ -86,7 +86,7 @@ def read_tensors(path: Path, crc: int | None = None) -> dict[str, Tensor]:
 
 
 def read_metadata(path: Path) -> dict[str, str]:
-    """Returns the strings that a safetensors file carries beside its tensors."""
+    """The strings that a safetensors file carries beside its tensors."""
     try:
         with open_plain(path), safe_open(path, "pt") as file:
             return dict(file.metadata() or {})

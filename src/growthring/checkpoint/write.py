@@ -127,7 +127,7 @@ def discard_after(folder: str | os.PathLike[str], step: int) -> list[Path]:
 
 
 def seal(document: dict[str, Any]) -> bytes:
-    """Returns a JSON document with the CRC-32 of the rest in its last field, "crc32".
+    """A JSON document with the CRC-32 of the rest in its last field, "crc32".
 
     The rest is what `json.dumps` makes of it with its default settings, so that a file that was
     indented by someone still fits.

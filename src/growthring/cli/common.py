@@ -32,6 +32,12 @@ def add_recipe(parser: argparse.ArgumentParser, is_required: bool = True) -> Non
     )
 
 
+def add_data(parser: argparse.ArgumentParser) -> None:
+    """--data and --download."""
+    parser.add_argument("--data", metavar="DIR", help="folder of the data set")
+    parser.add_argument("--download", action="store_true", help="fetch data that is missing")
+
+
 def recipe_of(arguments: argparse.Namespace) -> Recipe:
     """The recipe that --recipe and --set name."""
     return change(load_recipe(arguments.recipe, RECIPES), parse_settings(arguments.settings))

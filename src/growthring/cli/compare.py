@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from growthring.checkpoint.jsontext import dumps
-from growthring.cli.common import Commands, add_recipe, recipe_of
+from growthring.cli.common import Commands, add_data, add_recipe, recipe_of
 from growthring.cli.trust import recipe_source
 from growthring.compare import (
     DEFAULT,
@@ -68,8 +68,7 @@ def add(commands: Commands) -> None:
     )
     parser.add_argument("--seeds", type=int, default=3, metavar="N", help="how many (default 3)")
     parser.add_argument("--out", metavar="DIR", help="folder of the comparison")
-    parser.add_argument("--data", metavar="DIR", help="folder of the data set")
-    parser.add_argument("--download", action="store_true", help="fetch data that is missing")
+    add_data(parser)
     parser.add_argument(
         "--match",
         metavar="NAME",

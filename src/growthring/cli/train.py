@@ -16,7 +16,7 @@ from growthring.checkpoint import (
     CheckpointError,
     save_weights,
 )
-from growthring.cli.common import Commands, add_recipe, recipe_of
+from growthring.cli.common import Commands, add_data, add_recipe, recipe_of
 from growthring.cli.trust import is_file, recipe_source, trusted_recipe
 from growthring.errors import InputError
 from growthring.files.foreign import shown
@@ -65,8 +65,7 @@ def add(commands: Commands) -> None:
     )
     add_recipe(parser, is_required=False)
     parser.add_argument("--out", metavar="RUN", help="folder of the run")
-    parser.add_argument("--data", metavar="DIR", help="folder of the data set")
-    parser.add_argument("--download", action="store_true", help="fetch data that is missing")
+    add_data(parser)
     parser.add_argument("--fixed", action="store_true", help="train at full size from the start")
     parser.add_argument(
         "--resume",

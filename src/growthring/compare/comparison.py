@@ -127,8 +127,7 @@ class Comparison:
             clock=clock,
             match=match,
             contenders={c.name: entry_of(c, recipe, seeds) for c in own},
-            machine=f"{platform.machine()} {platform.system()}, {torch.get_num_threads()} threads, "
-            f"{place}",
+            machine=f"{platform.machine()} {platform.system()}, {torch.get_num_threads()} threads, {place}",
         )
         self.left: dict[PlannedRun, Attempt] = {}
 

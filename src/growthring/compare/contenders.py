@@ -52,7 +52,7 @@ class Known:
     settings: Callable[[Recipe], Settings]
 
     def of(self, name: str, recipe: Recipe) -> Contender:
-        """It for a recipe."""
+        """The contender of a recipe."""
         return Contender(name, self.settings(recipe), self.text)
 
 

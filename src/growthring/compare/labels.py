@@ -25,7 +25,7 @@ class Box:
     bottom: float
 
     def overlap(self, other: Box) -> float:
-        """Returns the area that two boxes share.
+        """The area that two boxes share.
 
         >>> Box(0, 0, 2, 2).overlap(Box(1, 1, 5, 5))
         1.0
@@ -35,11 +35,11 @@ class Box:
         return float(width * height) if width > 0 and height > 0 else 0.0
 
     def outside(self, frame: Box) -> float:
-        """Returns the area of it that is not in a frame."""
+        """The area of it that is not in a frame."""
         return (self.right - self.left) * (self.bottom - self.top) - self.overlap(frame)
 
     def nearest(self, point: Position) -> Position:
-        """Returns the place in it that is nearest to a point.
+        """The place in it that is nearest to a point.
 
         >>> Box(0, 0, 2, 2).nearest((5, 1))
         (2, 1)
@@ -51,7 +51,7 @@ class Box:
 def place(
     names: Sequence[str], points: Sequence[Position], obstacles: Sequence[Box], frame: Box
 ) -> list[Box]:
-    """Returns a box for each name, near its point: apart from the others, from points and obstacles.
+    """A box for each name, near its point: apart from the others, from points and obstacles.
 
     Those with the most neighbours choose first, each the place that covers the least and is near; in
     further rounds all choose again, as the first could not know where the last would go.

@@ -19,7 +19,7 @@ from growthring.runs.values import number
 
 
 def render(out: Path, rows: Sequence[Standing], manifest: Manifest) -> str:
-    """Returns the page as HTML."""
+    """The page as HTML."""
     configurations = _configurations(out, rows)
     num_runs = sum(len(row.runs) for row in rows)
     count = f"{counted(num_runs, 'finished run')} of {counted(len(rows), 'contender')}"

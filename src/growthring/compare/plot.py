@@ -43,7 +43,7 @@ class Point:
 
 
 def plot(rows: Sequence[Standing], clock: str = "wall") -> str:
-    """Returns the SVG: quality over FLOPs and over seconds, both costs in % of `fixed`.
+    """The SVG: quality over FLOPs and over seconds, both costs in % of `fixed`.
 
     Bars are deviations over seeds. Fixed-size trainings of different lengths are joined by a line.
 

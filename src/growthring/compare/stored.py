@@ -14,11 +14,10 @@ from growthring.compare.contenders import FIXED, MATCHED, NAME
 from growthring.errors import InputError
 from growthring.train import parse_settings
 from growthring.train.bounds import BOUNDS, misfit
-from growthring.train.kinds import fits
+from growthring.train.kinds import fits, shortened
 from growthring.train.recipe import KINDS
 
 MOST_SEEDS = 10_000
-_SHOWN = 60
 _FIELDS = ("recipe", "changes", "settings", "clock", "match", "contenders", "decisions", "machine")
 _ENTRY = ("settings", "text", "seeds", "epochs", "fixed", "grows")
 _DECISION = ("epochs", "share", "of", "runs")
@@ -66,11 +65,9 @@ class _Checker:
 
     def need(self, value: Any, where: str, is_right: bool, allowed: str) -> None:
         if not is_right:
-            text = repr(value)
-            shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
             raise InputError(
-                f"'{self._path}' is not the manifest of a comparison: '{where}' is {shown}; allowed is {allowed}. "
-                "Put the old value back, or give the comparison another folder."
+                f"'{self._path}' is not the manifest of a comparison: '{where}' is {shortened(value)}; allowed is "
+                f"{allowed}. Put the old value back, or give the comparison another folder."
             )
 
     def fields(self, value: Any, where: str, known: tuple[str, ...]) -> None:

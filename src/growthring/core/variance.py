@@ -113,9 +113,8 @@ class _Potentials:
         if root_a == root_b:
             if abs(off_a - off_b - distance) > _TOLERANCE:
                 raise ScaleConflict(
-                    f"{where} needs two different scales at once, so a factor that changes with "
-                    "width cannot be "
-                    "compensated in the weights."
+                    f"{where} needs two different scales at once, so a factor that changes with width cannot "
+                    "be compensated in the weights."
                 )
         elif root_a == self.find(self.one)[0]:
             self._parent[root_b], self._offset[root_b] = root_a, off_a - distance - off_b

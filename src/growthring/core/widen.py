@@ -224,8 +224,7 @@ def break_symmetry(
     """Adds noise to second halves of written pairs, in place; True if the function cannot have changed.
 
     Where the tensor also reads new pairs, the noise is +N on the first and -N on the second half of
-    those, which hold
-    equal values: the pair of weights differs and its outputs do not.
+    those, which hold equal values: the pair of weights differs and its outputs do not.
     """
     written = [i for i, lay in enumerate(layouts) if lay.grows and i not in read]
     reading = [i for i, lay in enumerate(layouts) if lay.grows and i in read]

@@ -18,7 +18,7 @@ from growthring.errors import InputError
 
 
 def check_mean_std(mean: Sequence[float], std: Sequence[float]) -> None:
-    """Refuse what cannot normalise images.
+    """Refuses what cannot normalise images.
 
     >>> check_mean_std((0.5,), (0.0,))
     Traceback (most recent call last):
@@ -52,7 +52,7 @@ def normalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Te
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Shift by up to `shift` pixels each way (black moves in), mirror half of the images, normalise.
+    """Shifts by up to `shift` pixels each way (black moves in), mirrors half of the images, normalises.
 
     `mean` and `std` are per channel, of pixels from 0 to 1. Do not mirror what has a direction,
     such as digits.
@@ -77,7 +77,7 @@ class Augmentation:
 
     @classmethod
     def of(cls, data: ImageData, *, shift: int = 0, mirror: bool = False) -> Augmentation:
-        """Normalise by the mean and deviation of `data`, which should be the training set.
+        """Normalises by the mean and deviation of `data`, which should be the training set.
 
         >>> from growthring.data import load
         >>> train, test = load("digits")
@@ -88,7 +88,7 @@ class Augmentation:
         return cls(mean, tuple(s or 1.0 for s in std), shift, mirror)
 
     def check(self, data: ImageData) -> None:
-        """Refuse data with another number of channels, or images that a shift would empty."""
+        """Refuses data with another number of channels, or images that a shift would empty."""
         _, c, h, w = data.images.shape
         if c != len(self.mean):
             raise InputError(
@@ -112,7 +112,7 @@ class Augmentation:
         return moves
 
     def apply(self, images: Tensor, moves: Tensor) -> Tensor:
-        """Move images (n, c, h, w), uint8, as `draw` says: cut out of a black frame, then mirror."""
+        """Moves images (n, c, h, w), uint8, as `draw` says: cut out of a black frame, then mirrored."""
         n, _, h, w = images.shape
         if self.shift:
             # numpy copies a window per image as runs of bytes; torch's indexing goes element by

@@ -18,7 +18,7 @@ NAMES = ("digits", "cifar10", "cifar100", "fashion-mnist", "npz", "folder")
 def load(
     name: str, root: str | Path | None = None, download: bool = False
 ) -> tuple[ImageData, ImageData]:
-    """Read a data set: (training images, test images).
+    """Reads a data set: (training images, test images).
 
     | name | root |
     | --- | --- |

@@ -63,7 +63,7 @@ LAYOUTS = {
 
 
 def load_cifar(name: str, root: Path, download: bool) -> tuple[ImageData, ImageData]:
-    """Read "cifar10" or "cifar100" below `root`: images (n, 3, 32, 32).
+    """Reads "cifar10" or "cifar100" below `root`: images (n, 3, 32, 32).
 
     Looked for, in this order: the official folder (`root` may be that folder itself), the official
     archive, which is then unpacked beside itself, and with `download` the official site.
@@ -120,8 +120,7 @@ def _table(content: bytes, path: Path, layout: CifarLayout) -> tuple[Tensor, Ten
     data, labels = table.get("data"), table.get(layout.labels)
     if not isinstance(data, np.ndarray) or not isinstance(labels, list):
         raise DataError(
-            f"{path}: not an official file: needed are 'data' and '{layout.labels}', "
-            f"found {sorted(table)}."
+            f"{path}: not an official file: needed are 'data' and '{layout.labels}', found {sorted(table)}."
         )
     if data.shape != (len(labels), 3072) or not labels:
         raise DataError(

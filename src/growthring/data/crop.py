@@ -27,7 +27,7 @@ CropBox = tuple[int, int, int, int]  # left, top, right, bottom
 
 @dataclass(frozen=True)
 class Crop:
-    """Cut `size` × `size` pixels out of an image.
+    """Cuts `size` × `size` pixels out of an image.
 
     For training: a part of the area between the two numbers of `scale`, at a ratio of width to height
     between those of `ratio`. For evaluation: the shorter side resized to `resize`, then the centre.

@@ -31,7 +31,7 @@ def pillow() -> ModuleType:
 
 
 def decode_image(path: Path) -> Image:
-    """Read an image file whole and as RGB: grey, CMYK, palettes converted, transparency dropped."""
+    """Reads an image file whole and as RGB: grey, CMYK, palettes converted, transparency dropped."""
     module = pillow()
     try:
         module.init()  # else only the most common formats are there

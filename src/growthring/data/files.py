@@ -32,7 +32,7 @@ class OfficialFile:
 
 
 def check_md5(path: Path, file: OfficialFile) -> None:
-    """Refuse a file that is not the official one, byte for byte."""
+    """Refuses a file that is not the official one, byte for byte."""
     try:
         md5 = _md5(path)
     except OSError as error:
@@ -51,7 +51,7 @@ def _md5(path: Path) -> str:
 
 
 def fetch(file: OfficialFile, folder: Path) -> Path:
-    """Download a file into a folder; it appears there only when it is whole and its md5 is right."""
+    """Downloads a file into a folder; it appears there only when it is whole and its md5 is right."""
     target = folder / file.name
     part = None
     try:
@@ -74,7 +74,7 @@ def fetch(file: OfficialFile, folder: Path) -> Path:
     except (OSError, HTTPException) as error:
         raise DataError(
             f"{target}: could not be downloaded from {file.url} ({error}). "
-            f"Get the file by other means and put it there."
+            "Get the file by other means and put it there."
         ) from error
     finally:
         if part is not None:
@@ -83,7 +83,7 @@ def fetch(file: OfficialFile, folder: Path) -> Path:
 
 
 def read_members(archive: Path, folder: str, names: Sequence[str]) -> dict[str, bytes]:
-    """Read folder/name for every name out of a .tar.gz; nothing else in it is looked at.
+    """Reads folder/name for every name out of a .tar.gz; nothing else in it is looked at.
 
     Nothing is written, so that paths and links in the archive cannot lead anywhere.
     """
@@ -106,7 +106,7 @@ def read_members(archive: Path, folder: str, names: Sequence[str]) -> dict[str, 
 
 
 def write_folder(folder: Path, contents: Mapping[str, bytes]) -> None:
-    """Write files into a new folder that appears only when it is whole.
+    """Writes files into a new folder that appears only when it is whole.
 
     Does nothing where the folder exists already or cannot be written: it only saves time later.
     """

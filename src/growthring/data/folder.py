@@ -50,7 +50,7 @@ class ImageFolder:
 
     @classmethod
     def scan(cls, root: str | Path, classes: Sequence[str] | None = None) -> ImageFolder:
-        """Find root/<class>/…/<image>, classes and files in the order of their names.
+        """Finds root/<class>/…/<image>, classes and files in the order of their names.
 
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as root:
@@ -93,7 +93,7 @@ class ImageFolder:
 
     @classmethod
     def splits(cls, root: str | Path) -> tuple[ImageFolder, ImageFolder]:
-        """Scan root/train and root/val (or root/test), with the classes of the first."""
+        """Scans root/train and root/val (or root/test), with the classes of the first."""
         root = Path(root)
         test = next((root / name for name in _TEST if (root / name).is_dir()), None)
         if not (root / _TRAIN).is_dir() or test is None:

@@ -20,7 +20,7 @@ from torch import Tensor
 from growthring.data.errors import DataError
 from growthring.data.files import OfficialFile, fetch
 from growthring.data.images import ImageData
-from growthring.data.memory import check_memory
+from growthring.data.memory import MOST_INFLATED, check_memory
 from growthring.files.foreign import open_plain
 
 _SITE = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"  # the authors'; has no https
@@ -35,11 +35,10 @@ OFFICIAL = {
 }
 _FOLDERS = (".", "fashion-mnist", "FashionMNIST/raw")  # below root
 _CLASSES = 10
-_RATIO = 1032  # the most that deflate makes out of a byte
 
 
 def load_fashion_mnist(root: Path, download: bool) -> tuple[ImageData, ImageData]:
-    """Read Fashion-MNIST below `root`: images (n, 1, 28, 28).
+    """Reads Fashion-MNIST below `root`: images (n, 1, 28, 28).
 
     The files train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-… with or without .gz may lie in
     `root`, `root`/fashion-mnist or `root`/FashionMNIST/raw. With `download` the missing ones are fetched.
@@ -78,7 +77,7 @@ def _find(name: str, root: Path, download: bool) -> Path:
 
 
 def read_idx(path: Path, num_axes: int) -> Tensor:
-    """Read an idx file of bytes with so many axes; a name in .gz is unpacked."""
+    """Reads an idx file of bytes with so many axes; a name in .gz is unpacked."""
     start = 4 + 4 * num_axes
     try:
         with open_plain(path) as file, _unpacked(file, path) as stream:
@@ -113,7 +112,7 @@ def _unpacked(file: BinaryIO, path: Path) -> AbstractContextManager[_Readable]:
 
 def _check_size(size: int, path: Path) -> None:
     """Refuses a shape that the file cannot hold, before anything is allocated for it."""
-    most = path.stat().st_size * (_RATIO if path.suffix == ".gz" else 1)
+    most = path.stat().st_size * (MOST_INFLATED if path.suffix == ".gz" else 1)
     if size > most:
         raise DataError(
             f"{path}: truncated or damaged: the header claims {size:,} bytes, the file can hold {most:,}."

@@ -57,8 +57,8 @@ class ImageData:
             )
         if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < self.num_classes:
             raise InputError(
-                f"{where}: labels must be from 0 to {self.num_classes - 1} "
-                f"(num_classes={self.num_classes}), got {int(labels.min())} to {int(labels.max())}."
+                f"{where}: labels must be from 0 to {self.num_classes - 1} (num_classes={self.num_classes}), "
+                f"got {int(labels.min())} to {int(labels.max())}."
             )
 
     def __len__(self) -> int:

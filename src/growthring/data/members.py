@@ -12,7 +12,6 @@ import zipfile
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO
 
 import numpy as np
@@ -20,10 +19,9 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from growthring.data.errors import DataError
-from growthring.data.memory import check_memory
+from growthring.data.memory import MOST_INFLATED, check_memory
 from growthring.files.foreign import open_plain
 
-_RATIO = 1032  # the most that deflate makes out of a byte
 _SLACK = 4096  # a header alone may pack well
 _HEADER = 1 << 16  # where the header ends, of any array that is plain
 _BLOCK = 1 << 20
@@ -40,7 +38,7 @@ class Header:
 
     @property
     def num_bytes(self) -> int:
-        """That the values take."""
+        """Bytes that the values take."""
         return math.prod(self.shape) * self.dtype.itemsize
 
 
@@ -87,12 +85,7 @@ class Members:
     def __enter__(self) -> Members:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self._zip.close()
         self._file.close()
 
@@ -103,7 +96,7 @@ class Members:
             raise DataError(f"{self._path}: {name} is in it twice.")
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise self._damage(f"{name} is packed in a way that numpy.savez does not use")
-        most = info.compress_size * _RATIO + _SLACK
+        most = info.compress_size * MOST_INFLATED + _SLACK
         if info.file_size > most or info.compress_size > self._size:
             raise self._damage(
                 f"{name} claims {info.file_size:,} bytes, more than its {info.compress_size:,} packed ones can hold"

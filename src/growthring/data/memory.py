@@ -6,6 +6,8 @@ import os
 
 from growthring.data.errors import DataError
 
+MOST_INFLATED = 1032  # bytes that deflate makes out of one, at the most
+
 
 def machine_memory() -> int | None:
     """Bytes of the machine; None where that is not known.

@@ -21,7 +21,7 @@ _CHANNELS = (1, 3, 4)
 
 
 def load_npz(path: Path) -> tuple[ImageData, ImageData]:
-    """Read train_images, train_labels, test_images, test_labels (or x_train, y_train, …) of a .npz.
+    """Reads train_images, train_labels, test_images, test_labels (or x_train, y_train, …) of a .npz.
 
     Images are uint8 of shape (n, h, w), (n, c, h, w) or (n, h, w, c) with 1, 3 or 4 channels; labels are
     whole numbers from 0, of shape (n,) or (n, 1). There are as many classes as the largest label says, or

@@ -90,7 +90,7 @@ def _latin1(text: str, encoding: str | bytes) -> bytes:
 
 
 def read_pickle(content: bytes) -> dict[str, Any]:
-    """Read a pickled dict of arrays of bytes, lists, numbers and strings, as the CIFAR files hold.
+    """Reads a pickled dict of arrays of bytes, lists, numbers and strings, as the CIFAR files hold.
 
     >>> read_pickle(pickle.dumps({b"labels": [1, 2]}, protocol=2))
     {'labels': [1, 2]}

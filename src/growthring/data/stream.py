@@ -92,12 +92,12 @@ class BatchStream(ABC):
         return whole + (1 if rest and not self._drop_last else 0)
 
     def set_batch_size(self, batch_size: int) -> None:
-        """Change the size from the next batch on, also in mid-epoch: no example is lost or repeated."""
+        """Changes the size from the next batch on, also in mid-epoch: no example is lost or repeated."""
         self._batch_size = self._checked_batch_size(batch_size)
         self._revision += 1
 
     def rewind(self) -> None:
-        """Go back to the start of the present epoch: the same batches come again."""
+        """Goes back to the start of the present epoch: the same batches come again."""
         self._position, self._present = 0, self._epoch_start
         self._revision += 1
 
@@ -124,7 +124,7 @@ class BatchStream(ABC):
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go where `state` was saved: the batches that follow are the same, bit by bit."""
+        """Goes where `state` was saved: the batches that follow are the same, bit by bit."""
         expected = {*_NUMBERS, *(_STATES if self._generator is not None else ())}
         if set(state) != expected:
             raise InputError(
@@ -153,7 +153,7 @@ class BatchStream(ABC):
 
     @abstractmethod
     def _preparing(self) -> AbstractContextManager[Prepare]:
-        """Open what a loop needs (threads), and give the function that prepares its batches."""
+        """Opens what a loop needs (threads), and gives the function that prepares its batches."""
 
     def _run(self, loop: int) -> Iterator[Batch]:
         pending: deque[tuple[Callable[[], Batch], int, Tensor]] = deque()
@@ -204,8 +204,8 @@ class BatchStream(ABC):
             raise InputError(f"batch_size={batch_size!r}: must be a whole number, at least 1.")
         if self._drop_last and batch_size > self._num_examples:
             raise InputError(
-                f"batch_size={batch_size} with drop_last leaves no batch of "
-                f"{self._num_examples} examples. Take a smaller one, or drop_last=False."
+                f"batch_size={batch_size} with drop_last leaves no batch of {self._num_examples} examples. "
+                "Take a smaller one, or drop_last=False."
             )
         return batch_size
 

@@ -28,7 +28,7 @@ def open_plain(path: str | os.PathLike[str]) -> BufferedReader:
 
 
 def read_plain(path: str | os.PathLike[str], most: int) -> bytes:
-    """Returns the contents of a regular file of at most so many bytes.
+    """The contents of a regular file of at most so many bytes.
 
     Raises:
         OSError: as the system gives it, or because it is another kind of file or too large.
@@ -58,7 +58,7 @@ def refuse_link(path: str | os.PathLike[str]) -> None:
 
 
 def shown(text: str) -> str:
-    r"""Returns a text as a terminal may show it: without controls, but for the ends of lines.
+    r"""A text as a terminal may show it: without controls, but for the ends of lines.
 
     >>> shown("a\x1b[31m\nb\u202ec")
     'a?[31m\nb?c'

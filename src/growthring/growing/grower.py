@@ -158,8 +158,7 @@ class Grower:
         """
         if self.is_full:
             raise GrowthStepError(
-                f"the model is at stage {self.stage}, the last of {self.plan.num_stages}; it has "
-                "its full size."
+                f"the model is at stage {self.stage}, the last of {self.plan.num_stages}; it has its full size."
             )
         try:
             return all_or_nothing(self._roots, lambda: self._grow(measure))

@@ -80,8 +80,7 @@ class GrowthReport:
 
     def __str__(self) -> str:
         lines = [
-            f"stage {self.stage}: {self.parameters_before:,} -> {self.parameters_after:,} "
-            "parameters in "
+            f"stage {self.stage}: {self.parameters_before:,} -> {self.parameters_after:,} parameters in "
             f"{self.seconds:.3f} s"
         ]
         steps: dict[tuple[int, int], list[str]] = {}

@@ -154,9 +154,8 @@ def understood_calls(method: str, plan: Plan, model: nn.Module) -> dict[str, lis
 
     def refuse(what: str) -> InputError:
         return InputError(
-            f"method '{method}' cannot grow this model: {what}. It understands convolutions and linear "
-            "layers with BatchNorm and pointwise activations; use method 'paired', or freeze the widths "
-            "concerned."
+            f"method '{method}' cannot grow this model: {what}. It understands convolutions and linear layers "
+            "with BatchNorm and pointwise activations; use method 'paired', or freeze the widths concerned."
         )
 
     for norm in groups.statistics:

@@ -22,13 +22,7 @@ from growthring.core.variance import Factors
 from growthring.core.widen import normal, place_old, widen_constant
 from growthring.graph.groups import TensorSpec
 from growthring.methods.base import Divisors, Growth, SearchCost, Step
-from growthring.methods.rescale import (
-    constant_of,
-    is_one,
-    old_factor,
-    rescaled_stat,
-    stat_factors,
-)
+from growthring.methods.rescale import constant_of, is_one, old_factor, rescaled
 from growthring.methods.units import Units
 
 
@@ -163,26 +157,16 @@ class CopyGrowth(Growth):
         self, old: Mapping[str, torch.Tensor], generator: torch.Generator
     ) -> dict[str, torch.Tensor]:
         """Copies, moved along their directions."""
-        step, stats = self.step, stat_factors(self.factors)
+        step, grown = self.step, {}
         widening = Step(step.plan, step.before, self._between, step.mode)
-        grown: dict[str, torch.Tensor] = {}
-        for name, spec in step.plan.groups.specs.items():
-            tensor = old[name].detach()
-            factor = old_factor(step, spec, self.factors, tensor)
-            if name in stats:
-                tensor = rescaled_stat(spec, tensor, *stats[name])
-            elif not is_one(factor):
-                tensor = tensor * factor
-            elif not step.changes(spec):
-                continue
+        for spec, tensor in rescaled(step, self.factors, old):
             if self._candidates is not None:
                 tensor = self._with_candidates(widening, spec, tensor)
             new = self._copy(spec, tensor)
-            if name in self._directions:
-                new = new + self._moved(
-                    spec, self._copy(spec, self._directions[name].detach().to(new))
-                )
-            grown[name] = new
+            if spec.name in self._directions:
+                direction = self._directions[spec.name].detach().to(new)
+                new = new + self._moved(spec, self._copy(spec, direction))
+            grown[spec.name] = new
         return grown
 
     def _with_candidates(self, widening: Step, spec: TensorSpec, old: torch.Tensor) -> torch.Tensor:

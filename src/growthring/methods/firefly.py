@@ -83,12 +83,7 @@ class FireFlySplit:
         if not step.growing:
             return CopyGrowth(step, transfer(step, job.tensors), UnitMap({}))
         candidates = CandidateUnits(job, self)
-        steps = search.over(
-            self.steps, lambda x, y: candidates.descend(search, x, y), check=candidates.check
-        )
-        search.over(
-            self.score_steps or max(1, steps // 4), lambda x, y: candidates.score(search, x, y)
-        )
+        search.descend_and_score(candidates, self.steps, self.score_steps)
         sources, offsets = {}, {}
         for g in step.growing:
             width, scores = step.before[g], candidates.units.part(candidates.scores, g)

@@ -76,8 +76,8 @@ class GradMax:
             reason = None
             if any(_is_several(spec.axes[i], growing, plan.stage_widths[-1]) for i in spec.read):
                 reason = (
-                    f"'{name}' reads units after a flatten or several filters per unit, each as several "
-                    "columns"
+                    f"'{name}' reads units after a flatten or several filters per unit, each as "
+                    "several columns"
                 )
             elif calls[0].groups > 1 and (reads or calls[0].weight.shape[1] != 1):
                 reason = f"'{name}' is a grouped convolution"

@@ -180,9 +180,8 @@ class _Probe:
         count = probe.numel()
         if count > _MOST:
             raise InputError(
-                f"method 'gradmax' cannot grow this model: the way from "
-                f"'{taps.calls[writer].spec.name}' to '{taps.calls[reader].spec.name}' has {count} places "
-                "that it mixes. Use another method."
+                f"method 'gradmax' cannot grow this model: the way from '{taps.calls[writer].spec.name}' to "
+                f"'{taps.calls[reader].spec.name}' has {count} places that it mixes. Use another method."
             )
         rows = []
         for start in range(0, count, _PROBES):

@@ -7,7 +7,7 @@ every method that keeps the function; the rest is variance transfer, which only 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
@@ -123,6 +123,23 @@ def rescaled_stat(spec: TensorSpec, old: torch.Tensor, scale: float, eps: float)
         return old
     square = scale * scale
     return old * scale if spec.kind == "mean" else (square * old - (1 - square) * eps).clamp_min(0)
+
+
+def rescaled(
+    step: Step, factors: Factors, old: Mapping[str, torch.Tensor]
+) -> Iterator[tuple[TensorSpec, torch.Tensor]]:
+    """Every tensor that a growth changes, with its old values rescaled."""
+    stats = stat_factors(factors)
+    for name, spec in step.plan.groups.specs.items():
+        tensor = old[name].detach()
+        factor = old_factor(step, spec, factors, tensor)
+        if name in stats:
+            tensor = rescaled_stat(spec, tensor, *stats[name])
+        elif not is_one(factor):
+            tensor = tensor * factor
+        elif not step.changes(spec):
+            continue
+        yield spec, tensor
 
 
 def constant_of(step: Step, spec: TensorSpec) -> complex | None:

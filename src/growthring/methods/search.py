@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -14,6 +14,19 @@ from torch.utils.flop_counter import FlopCounterMode
 from growthring.errors import GrowthStepError, InputError
 from growthring.methods.base import Job, SearchCost
 from growthring.planning.costs import num_examples
+
+
+class Searched(Protocol):
+    """What is optimised on some batches and then scored on others."""
+
+    def check(self, inputs: Any) -> None:
+        """Raises where the model cannot be run."""
+
+    def descend(self, search: DataSearch, inputs: Any, targets: Any) -> None:
+        """One step of the optimisation."""
+
+    def score(self, search: DataSearch, inputs: Any, targets: Any) -> None:
+        """Adds a batch to the scores."""
 
 
 class DataSearch:
@@ -79,6 +92,13 @@ class DataSearch:
         self.cost.flops += per_example * seen
         self.cost.examples += seen
         return number
+
+    def descend_and_score(
+        self, searched: Searched, steps: int | None, score_steps: int | None
+    ) -> None:
+        """Optimises on `steps` batches (None: one pass), scores on `score_steps` (None: a quarter of them)."""
+        steps = self.over(steps, lambda x, y: searched.descend(self, x, y), check=searched.check)
+        self.over(score_steps or max(1, steps // 4), lambda x, y: searched.score(self, x, y))
 
     def _some(self, steps: int | None, is_endless: bool) -> Iterator[Any]:
         """Batches from the start; from the start again where the data has fewer than were asked for."""

@@ -13,13 +13,7 @@ from growthring.core.widen import place_old, widen_constant
 from growthring.graph.groups import TensorSpec
 from growthring.methods.base import CONSTANTS, Divisors, Growth, Job, SearchCost, Step
 from growthring.methods.copies import add_to_new_rows
-from growthring.methods.rescale import (
-    is_one,
-    old_factor,
-    old_factors,
-    rescaled_stat,
-    stat_factors,
-)
+from growthring.methods.rescale import old_factors, rescaled
 from growthring.methods.trialcopies import widened_copy
 from growthring.methods.units import Units
 
@@ -65,22 +59,14 @@ class SilentGrowth(Growth):
 
     def tensors(self, old: Mapping[str, Tensor], generator: torch.Generator) -> dict[str, Tensor]:
         """The grown tensors."""
-        step, stats = self.step, stat_factors(self.factors)
-        grown: dict[str, Tensor] = {}
-        for name, spec in step.plan.groups.specs.items():
-            tensor, layouts = old[name].detach(), step.layouts(spec.axes)
-            factor = old_factor(step, spec, self.factors, tensor)
-            if name in stats:
-                tensor = rescaled_stat(spec, tensor, *stats[name])
-            elif not is_one(factor):
-                tensor = tensor * factor
-            elif not step.changes(spec):
-                continue
+        step, grown = self.step, {}
+        for spec, tensor in rescaled(step, self.factors, old):
+            layouts = step.layouts(spec.axes)
             new = widen_constant(tensor, layouts, CONSTANTS.get(spec.kind, 0.0))
             if spec.kind == "weight" and step.changes(spec):
                 self._fill_weight(spec, new)
                 place_old(tensor, new, layouts, 1.0)
-            grown[name] = new
+            grown[spec.name] = new
         return grown
 
     def _fill_weight(self, spec: TensorSpec, new: Tensor) -> None:

@@ -73,12 +73,7 @@ class Splitting:
         if not step.growing:
             return CopyGrowth(step, transfer(step, job.tensors), UnitMap({}))
         directions = Directions(job, self)
-        steps = search.over(
-            self.steps, lambda x, y: directions.descend(search, x, y), check=directions.check
-        )
-        search.over(
-            self.score_steps or max(1, steps // 4), lambda x, y: directions.score(search, x, y)
-        )
+        search.descend_and_score(directions, self.steps, self.score_steps)
         values, vectors = directions.eigenpairs()
         sources = {
             g: split_map(directions.units.part(values, g), step.after[g]) for g in step.growing

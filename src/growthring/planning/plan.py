@@ -326,9 +326,8 @@ def built(build: Build, widths: dict[str, int], tensors: Mapping[str, torch.Tens
     for name, tensor in tensors.items():
         if own[name].shape != tensor.shape:
             raise InputError(
-                f"build(widths) made '{name}' of shape {tuple(own[name].shape)} where "
-                f"{tuple(tensor.shape)} is needed "
-                f"for the widths {widths}."
+                f"build(widths) made '{name}' of shape {tuple(own[name].shape)} where {tuple(tensor.shape)} is "
+                f"needed for the widths {widths}."
             )
         own[name].data = tensor.to(own[name].device)
     return module

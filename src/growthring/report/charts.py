@@ -43,7 +43,7 @@ def line_chart(
     boundaries: Sequence[tuple[float, str]] = (),
     size: tuple[int, int] = (520, 300),
 ) -> str:
-    """Returns a figure with one curve for each line that has points.
+    """A figure with one curve for each line that has points.
 
     Args:
         name: the title, above the chart.
@@ -88,7 +88,7 @@ def line_chart(
 
 
 def with_unit(axis: ChartAxis) -> str:
-    """Returns the title of an axis with its unit.
+    """The title of an axis with its unit.
 
     >>> with_unit(ChartAxis("time", "s"))
     'time, s'
@@ -115,7 +115,7 @@ def _y_axis(
 
 
 def x_axis_parts(scale: Scale, title: str, bottom: int, whole: bool) -> list[str]:
-    """Returns the elements of a horizontal axis at the height `bottom`; `whole`: only whole numbers."""
+    """The elements of a horizontal axis at the height `bottom`; `whole`: only whole numbers."""
     width = scale.end - scale.start
     num_ticks = max(2, int(width / 70))
     ticks = scale.ticks(num_ticks, whole)

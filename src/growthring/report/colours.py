@@ -15,7 +15,7 @@ _RINGS_DARK = ("#7a5cc0", "#4e8fc7", "#35b7a5", "#8ad45f", "#f2e55c")
 
 
 def line_styles(fixed: Sequence[bool]) -> list[tuple[str, str | None]]:
-    """Returns a colour and a dash for each configuration: no two alike up to 24 of them.
+    """A colour and a dash for each configuration: no two alike up to 24 of them.
 
     Fixed-size ones are neutral, unless there are too many of them.
 
@@ -38,7 +38,7 @@ def line_styles(fixed: Sequence[bool]) -> list[tuple[str, str | None]]:
 
 
 def ring_colour(ring: int, num_rings: int) -> str:
-    """Returns the colour of a ring, from the seed's to the last one's.
+    """The colour of a ring, from the seed's to the last one's.
 
     >>> ring_colour(0, 3), ring_colour(2, 3), ring_colour(0, 1)
     ('var(--r0)', 'var(--r11)', 'var(--r0)')
@@ -48,7 +48,7 @@ def ring_colour(ring: int, num_rings: int) -> str:
 
 
 def variables(dark: bool) -> str:
-    """Returns the CSS variables of one colour scheme."""
+    """The CSS variables of one colour scheme."""
     colours = _DARK if dark else _LIGHT
     stops = _RINGS_DARK if dark else _RINGS_LIGHT
     by_name = {f"c{i}": colour for i, colour in enumerate(colours)}

@@ -16,7 +16,7 @@ _UNITS = ((3 * 86400.0, 86400.0, "days"), (3 * 3600.0, 3600.0, "h"), (300.0, 60.
 
 
 def legend(configurations: Sequence[Configuration]) -> str:
-    """Returns the list of configurations that have lines, with their looks."""
+    """The list of configurations that have lines, with their looks."""
     entries = []
     styles = line_styles([c.fixed for c in configurations])
     for c, (colour, dash) in zip(configurations, styles, strict=True):
@@ -36,7 +36,7 @@ def legend(configurations: Sequence[Configuration]) -> str:
 
 
 def curve_section(configurations: Sequence[Configuration]) -> str:
-    """Returns the charts, each left out with a sentence if no run has its values."""
+    """The charts, each left out with a sentence if no run has its values."""
     if not any(run.epochs for c in configurations for run in c.runs):
         return sentence("There are no curves: no run has finished an epoch yet.")
     key, quality = "test_accuracy", ChartAxis("test accuracy", "%", cut=0.04)
@@ -148,13 +148,13 @@ def _chart(
 
 
 def _growth_points(run: Run) -> list[EpochRecord]:
-    """Returns the last epoch of every stage but the last."""
+    """The last epoch of every stage but the last."""
     pairs = zip(run.epochs, run.epochs[1:], strict=False)
     return [before for before, after in pairs if after.stage > before.stage]
 
 
 def _boundaries(configurations: Sequence[Configuration], x: Reading) -> list[tuple[float, str]]:
-    """Returns where the stages begin, if that is about one place each for all grown runs.
+    """Where the stages begin, if that is about one place each for all grown runs.
 
     Seeds grow at the same epochs but not after the very same seconds, and some have not come so far.
     """

@@ -6,7 +6,7 @@ import html
 
 
 def text(value: object) -> str:
-    r"""Returns a text as markup: escaped, without characters that HTML cannot hold.
+    r"""A text as markup: escaped, without characters that HTML cannot hold.
 
     >>> text('<b> & "c"'), text("a\x00b"), text("\ud800")
     ('&lt;b&gt; &amp; &quot;c&quot;', 'a\ufffdb', '\ufffd')
@@ -16,7 +16,7 @@ def text(value: object) -> str:
 
 
 def tag(name: str, /, *children: str, **attributes: object) -> str:
-    """Returns an element: children are markup, attribute values are texts.
+    """An element: children are markup, attribute values are texts.
 
     An attribute that is None is left out, and an underscore in its name becomes a hyphen, except that
     one at the end is dropped (`class_`).
@@ -37,7 +37,7 @@ def tag(name: str, /, *children: str, **attributes: object) -> str:
 
 
 def table(caption: str, head: list[str], rows: list[list[str]], numeric: bool = True) -> str:
-    """Returns a table of markup cells; the first cell of each row is its heading.
+    """A table of markup cells; the first cell of each row is its heading.
 
     Args:
         numeric: whether the other cells hold numbers, which are aligned to the right.
@@ -64,12 +64,12 @@ def table(caption: str, head: list[str], rows: list[list[str]], numeric: bool = 
 
 
 def details(summary: str, *children: str, opened: bool = False) -> str:
-    """Returns a part that can be folded; the summary is a text."""
+    """A part that can be folded; the summary is a text."""
     return tag("details", tag("summary", text(summary)), *children, open="open" if opened else None)
 
 
 def counted(count: int, noun: str) -> str:
-    """Returns a number of things.
+    """A count with its noun, in the plural unless it is one.
 
     >>> counted(1, "run"), counted(2, "run")
     ('1 run', '2 runs')
@@ -78,7 +78,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def sentence(words: str) -> str:
-    """Returns what is said in place of something missing."""
+    """What is said in place of something missing."""
     return tag("p", text(words), class_="missing")
 
 

@@ -32,7 +32,7 @@ class Section:
 
 
 def page(title: str, subtitle: str, sections: Sequence[Section]) -> str:
-    """Returns a whole page.
+    """A whole page.
 
     >>> shown = page("Mine", "2 runs", [Section("Result", "result", lambda: "<p>fine</p>")])
     >>> shown.count("<section"), "http" in shown.replace("http-equiv", "")

@@ -10,7 +10,7 @@ _MOST_ROWS = 24
 
 
 def width_rows(plan: StagePlan) -> list[tuple[str, list[int]]]:
-    """Returns the widths over the stages, groups with the same ones in one row.
+    """The widths over the stages, groups with the same ones in one row.
 
     >>> width_rows(StagePlan(widths=[{"a": 2, "b": 2}, {"a": 8, "b": 8}]))
     [('a (+ 1 alike)', [2, 8])]
@@ -27,7 +27,7 @@ def width_rows(plan: StagePlan) -> list[tuple[str, list[int]]]:
 
 
 def width_table(configuration: Configuration) -> str:
-    """Returns the widths of the groups, a column per stage."""
+    """The widths of the groups, a column per stage."""
     rows = width_rows(configuration.first.plan)
     if not rows:
         return sentence("The plan lists no widths.")
@@ -39,7 +39,7 @@ def width_table(configuration: Configuration) -> str:
 
 
 def stage_table(configuration: Configuration) -> str:
-    """Returns one row per stage: what was planned, and the accuracy at its end."""
+    """One row per stage: what was planned, and the accuracy at its end."""
     run = configuration.first
     plan = run.plan
     full = max(plan.flops, default=0.0)

@@ -18,7 +18,7 @@ Series = tuple[tuple[tuple[float, float], ...], ...]  # points of each ring
 
 
 def rate_section(configurations: Sequence[Configuration]) -> str:
-    """Returns charts of a few parameters for the first run of each configuration that has any."""
+    """Charts of a few parameters for the first run of each configuration that has any."""
     with_rates = [
         (c, run) for c in configurations if (run := next((r for r in c.runs if r.rates), None))
     ]
@@ -36,7 +36,7 @@ def rate_section(configurations: Sequence[Configuration]) -> str:
 
 
 def choose(names: Sequence[str], num_chosen: int) -> list[str]:
-    """Returns so many names, evenly spread from the first to the last, weights before others.
+    """So many names, evenly spread from the first to the last, weights before others.
 
     >>> choose(["a.weight", "a.bias", "b.weight", "c.weight", "d.weight"], 2)
     ['a.weight', 'd.weight']
@@ -103,7 +103,7 @@ def _charts(label: str, run: Run) -> str:
 
 
 def _rings(run: Run, name: str, places: Sequence[float]) -> Series:
-    """Returns the points of each ring of a parameter."""
+    """The points of each ring of a parameter."""
     rings: list[list[tuple[float, float]]] = []
     for place, rates in zip(places, run.rates, strict=True):
         for ring, factor in enumerate(rates.factors.get(name, ())):
@@ -115,7 +115,7 @@ def _rings(run: Run, name: str, places: Sequence[float]) -> Series:
 
 
 def _places(run: Run) -> tuple[list[float], ChartAxis]:
-    """Returns where the records lie in epochs, or in steps if the epochs do not tell."""
+    """Where the records lie in epochs, or in steps if the epochs do not tell."""
     known = [(e.step, e.number) for e in run.epochs if e.step is not None and e.step > 0]
     steps = [rates.step for rates in run.rates]
     if not known:

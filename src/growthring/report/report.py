@@ -43,7 +43,7 @@ def sections_of(configurations: Sequence[Configuration]) -> list[Section]:
 
 
 def render(runs: Iterable[str | os.PathLike[str]], title: str = TITLE) -> str:
-    """Returns the report on some run folders as HTML.
+    """The report on some run folders as HTML.
 
     Runs that are unfinished, empty or damaged are shown as far as they go.
 

@@ -10,7 +10,7 @@ _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 
 def nice_step(span: float, num_steps: int) -> float:
-    """Returns the round step that divides a span into at most so many parts.
+    """The round step that divides a span into at most so many parts.
 
     >>> nice_step(9.3, 5), nice_step(0.4, 5)
     (2.0, 0.1)
@@ -32,7 +32,7 @@ class Scale:
     log: bool = False
 
     def __call__(self, value: float) -> float:
-        """Returns the place of a value.
+        """The place of a value.
 
         >>> Scale(0, 10, 100, 200)(5), Scale(1, 100, 0, 10, log=True)(10)
         (150.0, 5.0)
@@ -42,7 +42,7 @@ class Scale:
         return self.start + (self.end - self.start) * (position - low) / (high - low)
 
     def ticks(self, num_ticks: int = 6, whole: bool = False) -> list[float]:
-        """Returns round values within the scale, about so many; if `whole`, whole numbers only.
+        """Round values within the scale, about so many; if `whole`, whole numbers only.
 
         >>> Scale(0, 10, 0, 1).ticks()
         [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]
@@ -72,7 +72,7 @@ class Scale:
 def fit(
     values: Iterable[float], start: float, end: float, *, zero: bool = False, log: bool = False
 ) -> Scale:
-    """Returns a scale that shows the values, with a little room; `log` holds if they allow it.
+    """A scale that shows the values, with a little room; `log` holds if they allow it.
 
     Args:
         zero: whether the scale begins at 0, as that of a time does.
@@ -95,7 +95,7 @@ def fit(
 
 
 def tick_labels(ticks: Sequence[float], log: bool = False) -> list[str]:
-    """Returns the ticks as texts with as many decimals as they need; all the same unless `log`.
+    """The ticks as texts with as many decimals as they need; all the same unless `log`.
 
     >>> tick_labels([0.0, 0.5, 1.0]), tick_labels([0.0, 20000.0]), tick_labels([0.0, 1e-7])
     (['0.0', '0.5', '1.0'], ['0', '20,000'], ['0', '1e-07'])
@@ -113,7 +113,7 @@ def tick_labels(ticks: Sequence[float], log: bool = False) -> list[str]:
 
 
 def thin(points: Sequence[tuple[float, float]], most: int = 400) -> list[tuple[float, float]]:
-    """Returns at most about so many points of a curve, its highs and lows among them.
+    """At most about so many points of a curve, its highs and lows among them.
 
     >>> len(thin([(i, i % 7) for i in range(10000)])) <= 402
     True

@@ -32,7 +32,7 @@ class Panel:
 
 
 def stage_section(configurations: Sequence[Configuration]) -> str:
-    """Returns one diagram for each plan among the grown configurations."""
+    """One diagram for each plan among the grown configurations."""
     plans: dict[str, list[Configuration]] = {}
     for c in configurations:
         if not c.fixed and c.first.plan.epochs and sum(c.first.plan.epochs) > 0:
@@ -57,7 +57,7 @@ def stage_section(configurations: Sequence[Configuration]) -> str:
 
 
 def stage_diagram(configuration: Configuration, names: str) -> str:
-    """Returns the figure of one plan: its cost and its widths over the epochs."""
+    """The figure of one plan: its cost and its widths over the epochs."""
     plan = configuration.first.plan
     total = sum(plan.epochs)
     x = Scale(0.0, total, _LEFT, _RIGHT)
@@ -183,7 +183,7 @@ def _bar(x: Scale, start: float, end: float, top: float, height: float, **look: 
 
 
 def _hover(plan: StagePlan, x: Scale, starts: Sequence[float], top: int, bottom: int) -> list[str]:
-    """Returns invisible bars that tell about their stage when pointed at."""
+    """Invisible bars that tell about their stage when pointed at."""
     parts = []
     for stage, (start, epochs) in enumerate(zip(starts, plan.epochs, strict=True)):
         told = [f"stage {stage}: {epochs:g} epochs from {start:g} to {start + epochs:g}"]

@@ -119,5 +119,5 @@ for (const svg of document.querySelectorAll("svg.chart")) {
 
 
 def stylesheet() -> str:
-    """Returns the CSS of the page."""
+    """The CSS of the page."""
     return _BASE.replace("LIGHT", variables(dark=False)).replace("DARK", variables(dark=True))

@@ -15,7 +15,7 @@ _BASES = {"counted": "counted by the run", "planned": "planned, not measured"}
 
 
 def headline(rows: Sequence[Row]) -> str:
-    """Returns the main table, above it large numbers if one grown configuration is compared."""
+    """The main table, above it large numbers if one grown configuration is compared."""
     if not rows:
         return sentence("No runs were given.")
     by_loss = all(row.accuracy is None for row in rows) and any(row.loss for row in rows)
@@ -45,7 +45,7 @@ def headline(rows: Sequence[Row]) -> str:
 
 
 def cards(rows: Sequence[Row]) -> str:
-    """Returns the three numbers that matter, if they are those of one comparison."""
+    """The three numbers that matter, if they are those of one comparison."""
     grown = [row for row in rows if not row.fixed]
     fixed = [row for row in rows if row.fixed]
     if len(grown) != 1 or len(fixed) != 1 or grown[0].state or grown[0].flops_basis != "fixed":
@@ -73,7 +73,7 @@ def cards(rows: Sequence[Row]) -> str:
 
 
 def growth_section(configurations: Sequence[Configuration]) -> str:
-    """Returns a table of growths for each run that has any; the first one is unfolded."""
+    """A table of growths for each run that has any; the first one is unfolded."""
     parts: list[str] = []
     for c in configurations:
         for run in c.runs:
@@ -85,7 +85,7 @@ def growth_section(configurations: Sequence[Configuration]) -> str:
 
 
 def settings_section(configurations: Sequence[Configuration]) -> str:
-    """Returns what differs between the configurations, what they share, and the machines."""
+    """What differs between the configurations, what they share, and the machines."""
     known = [c for c in configurations if c.first.known]
     if not known:
         return sentence("There are no settings: no run has a readable config.json.")
@@ -112,7 +112,7 @@ def settings_section(configurations: Sequence[Configuration]) -> str:
 
 
 def note_section(configurations: Sequence[Configuration], rows: Sequence[Row]) -> str:
-    """Returns the notes of the plans and what was missing or odd about the runs."""
+    """The notes of the plans and what was missing or odd about the runs."""
     notes: dict[str, list[str]] = {}  # a note and what it is about
     for c, row in zip(configurations, rows, strict=True):
         for note in c.first.plan.notes:

@@ -35,7 +35,7 @@ class Configuration:
         return tuple(run for run in self.runs if run.finished) or self.runs
 
     def run_label(self, run: Run) -> str:
-        """Returns what to call one of the runs."""
+        """What to call one of the runs."""
         if len(self.runs) == 1:
             return self.label
         seeds = [other.seed for other in self.runs]
@@ -57,7 +57,7 @@ def group_runs(runs: Sequence[Run]) -> list[Configuration]:
 def reference_of(
     configuration: Configuration, among: Sequence[Configuration]
 ) -> Configuration | None:
-    """Returns the finished fixed-size training to compare with, or None.
+    """The finished fixed-size training to compare with, or None.
 
     It has the same name or, failing that, the same full-size network for as many epochs; of several,
     the one with the fewest different settings.
@@ -77,7 +77,7 @@ def reference_of(
 
 
 def differing_settings(configurations: Sequence[Configuration]) -> list[str]:
-    """Returns the settings that do not have one value in all configurations."""
+    """The settings that do not have one value in all configurations."""
     known = [c.first.settings for c in configurations if c.first.known]
     keys = dict.fromkeys(key for settings in known for key in settings)
     return [

@@ -56,7 +56,7 @@ class Run:
         return self.result is not None
 
     def final(self, key: str) -> float | None:
-        """Returns a number of the result or, where it has none, the last one of the metrics."""
+        """A number of the result or, where it has none, the last one of the metrics."""
         final = number(mapping(self.result).get(key))
         if final is None and key in EpochRecord.__dataclass_fields__:
             values = (getattr(epoch, key) for epoch in reversed(self.epochs))
@@ -64,7 +64,7 @@ class Run:
         return final
 
     def parameters(self) -> int | None:
-        """Returns the number of parameters at the end, or so far."""
+        """The number of parameters at the end, or so far."""
         stage = self.epochs[-1].stage if self.epochs else None
         planned = self.plan.parameters
         candidates = [whole(mapping(self.result).get("parameters"))]

@@ -15,7 +15,7 @@ class Spread:
     deviation: float | None = None
 
     def percent(self, digits: int = 1) -> str:
-        """Returns it as a percentage.
+        """The value as a percentage.
 
         >>> Spread(0.978, 0.002).percent(), Spread(0.5).percent()
         ('97.8 ± 0.2 %', '50.0 %')
@@ -24,7 +24,7 @@ class Spread:
         return f"{100 * self.mean:.{digits}f}{deviation} %"
 
     def plain(self, digits: int = 4) -> str:
-        """Returns it with so many significant digits.
+        """The value with so many significant digits.
 
         >>> Spread(0.123456, 0.01).plain()
         '0.1235 ± 0.01'

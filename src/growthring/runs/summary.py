@@ -36,7 +36,7 @@ class Row:
 
 
 def summary_table(runs: Iterable[str | os.PathLike[str]]) -> list[Row]:
-    """Returns one row for each configuration among the run directories.
+    """One row for each configuration among the run directories.
 
     Runs that differ in their seeds only share a row. Shares are relative to the fixed-size run of the
     same name if a finished one is given, else to what the run itself, or its plan, says.
@@ -48,7 +48,7 @@ def summary_table(runs: Iterable[str | os.PathLike[str]]) -> list[Row]:
 
 
 def rows_of(configurations: Sequence[Configuration]) -> list[Row]:
-    """Returns the row of each configuration."""
+    """The row of each configuration."""
     return [_row(c, reference_of(c, configurations)) for c in configurations]
 
 
@@ -102,7 +102,7 @@ def _state(configuration: Configuration) -> str:
 
 
 def format_table(rows: Sequence[Row]) -> str:
-    """Returns the rows as a table for the terminal.
+    """The rows as a table for the terminal.
 
     >>> row = Row(
     ...     "demo, grown",

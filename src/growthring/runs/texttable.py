@@ -8,7 +8,7 @@ _LONGEST_NAME = 48
 
 
 def aligned(lines: Sequence[Sequence[str]], left: Container[int] = (0,)) -> str:
-    """Returns lines of cells as columns; those in `left` begin, the others end at the same place.
+    """Lines of cells as columns; those in `left` begin, the others end at the same place.
 
     >>> print(aligned([["run", "FLOPs"], ["mine", "52.0 %"]]))
     run    FLOPs
@@ -25,7 +25,7 @@ def aligned(lines: Sequence[Sequence[str]], left: Container[int] = (0,)) -> str:
 
 
 def printable(name: str) -> str:
-    r"""Returns a name of any characters as a short one that a terminal can show.
+    r"""A name of any characters as a short one that a terminal can show.
 
     >>> printable("a\x1b[31m\nb")
     'a?[31m?b'

@@ -13,7 +13,7 @@ _LARGEST, _SMALLEST = (
 
 
 def number(value: Any) -> float | None:
-    """Returns a finite number, or None for anything else (null, NaN, texts, true).
+    """A finite number, or None for anything else (null, NaN, texts, true).
 
     >>> number(3), number(float("nan")), number("NaN"), number(True), number(10**999)
     (3.0, None, None, None, None)
@@ -27,7 +27,7 @@ def number(value: Any) -> float | None:
 
 
 def whole(value: Any) -> int | None:
-    """Returns a whole number, or None.
+    """A whole number, or None.
 
     >>> whole(3.0), whole(2.5), whole(None)
     (3, None, None)
@@ -37,17 +37,17 @@ def whole(value: Any) -> int | None:
 
 
 def mapping(value: Any) -> dict[str, Any]:
-    """Returns a dictionary as it is, and an empty one for anything else."""
+    """A dictionary as it is, and an empty one for anything else."""
     return value if isinstance(value, dict) else {}
 
 
 def items(value: Any) -> list[Any]:
-    """Returns a list as it is, and an empty one for anything else."""
+    """A list as it is, and an empty one for anything else."""
     return value if isinstance(value, list) else []
 
 
 def string(value: Any) -> str:
-    """Returns a setting as a short text.
+    """A setting as a short text.
 
     >>> string("sgd"), string(0.1), string(None), string([1, 2])
     ('sgd', '0.1', 'none', '[1, 2]')
@@ -64,7 +64,7 @@ def string(value: Any) -> str:
 
 
 def canonical(value: Any) -> str:
-    """Returns the same text for equal values, whatever the order of their keys.
+    """The same text for equal values, whatever the order of their keys.
 
     >>> canonical({"b": 1, "a": 2}) == canonical({"a": 2, "b": 1})
     True

@@ -15,7 +15,7 @@ from typing import Any
 from growthring.errors import InputError
 from growthring.runs import RunFolder
 from growthring.train.bounds import BOUNDS, misfit
-from growthring.train.kinds import fits
+from growthring.train.kinds import fits, shortened
 from growthring.train.recipe import KINDS
 
 Check = Callable[[Any], bool]
@@ -26,7 +26,6 @@ SOURCE = (
     "data",
     "sha256",
 )  # how the command line finds a recipe again
-_SHOWN = 60  # characters of a value in a message
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ def changes(old: Any, new: Any, where: str = "") -> list[str]:
         pairs = [(f"{where}[{i}]", a, b) for i, (a, b) in enumerate(zip(old, new, strict=True))]
     else:
         same = type(old) is type(new) and (old == new or (old != old and new != new))
-        return [] if same else [f"'{where}' was {_short(old)} and is {_short(new)}"]
+        return [] if same else [f"'{where}' was {shortened(old)} and is {shortened(new)}"]
     return [text for name, a, b in pairs for text in changes(a, b, name)]
 
 
@@ -116,7 +115,7 @@ class _Checker:
             if key == "model":
                 self._need(value, "settings.model", _is_text, "the name of a function")
             elif (allowed := misfit(key, value)) is not None:
-                raise self._error(f"settings.{key}", _short(value), allowed)
+                raise self._error(f"settings.{key}", shortened(value), allowed)
 
     def _source(self, source: dict[str, Any]) -> None:
         if not source:
@@ -177,18 +176,13 @@ class _Checker:
 
     def _need(self, value: Any, where: str, check: Check, allowed: str) -> None:
         if not check(value):
-            raise self._error(where, _short(value), allowed)
+            raise self._error(where, shortened(value), allowed)
 
     def _error(self, where: str, actual: str, allowed: str) -> InputError:
         return InputError(
             f"'{self._path}': '{where}' is {actual}; allowed is {allowed}. The file was changed since the run "
             "began: put the old value back. Nothing of the run was touched."
         )
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 def _is_bool(value: Any) -> bool:

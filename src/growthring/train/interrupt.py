@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any
 
 
@@ -28,12 +27,7 @@ class Interrupt:
             self._before = None
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         if self._before is not None:
             signal.signal(signal.SIGINT, self._before)
 

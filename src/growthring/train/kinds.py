@@ -7,6 +7,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 _LISTS = (tuple, collections.abc.Sequence)
+_SHOWN = 60  # characters of a value in a message
 
 
 def fits(value: Any, kind: Any) -> bool:
@@ -58,6 +59,16 @@ def has_parts(kind: Any) -> bool:
     (True, False)
     """
     return get_origin(kind) is collections.abc.Mapping
+
+
+def shortened(value: Any) -> str:
+    """A value as a message shows it.
+
+    >>> shortened("a"), len(shortened("a" * 100))
+    ("'a'", 61)
+    """
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 def describe(kind: Any, plainly: bool = False) -> str:

@@ -16,12 +16,12 @@ class CNN(nn.Module):
     """3x3 convolutions, each with BatchNorm, ReLU and max-pooling, and one linear layer.
 
     Args:
-        widths: Channels of each convolution.
-        pools: Size and stride of the max-pooling after each convolution.
-        num_classes: Number of logits.
-        image_size: Height and width of the images.
-        in_channels: Channels of the images.
-        generator: Source of the initial weights; torch's default one if None.
+        widths: channels of each convolution.
+        pools: size and stride of the max-pooling after each convolution.
+        num_classes: number of logits.
+        image_size: height and width of the images.
+        in_channels: channels of the images.
+        generator: source of the initial weights; torch's default one if None.
 
     Example:
         >>> model = CNN(widths=(4, 6), pools=(2, 2), num_classes=5, image_size=8)
@@ -61,7 +61,7 @@ class CNN(nn.Module):
         init_output_(self.classifier, generator)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map images (N, C, H, W) to logits (N, K)."""
+        """Maps images (N, C, H, W) to logits (N, K)."""
         return self.classifier(self.features(x).flatten(1))
 
 
@@ -76,13 +76,13 @@ def cnn4(
     """The paper's CNN: four convolutions of width, 2 width, 4 width and 8 width channels.
 
     Args:
-        num_classes: Number of logits.
-        width: Channels of the first convolution; 64 is the full size.
-        in_channels: Channels of the images.
-        image_size: Height and width of the images.
-        pools: Size and stride of the four max-poolings. Images below 32 pixels need smaller ones
+        num_classes: number of logits.
+        width: channels of the first convolution; 64 is the full size.
+        in_channels: channels of the images.
+        image_size: height and width of the images.
+        pools: size and stride of the four max-poolings. Images below 32 pixels need smaller ones
             than the paper's.
-        generator: Source of the initial weights; torch's default one if None.
+        generator: source of the initial weights; torch's default one if None.
 
     Example:
         >>> cnn4(width=4)(torch.zeros(2, 3, 32, 32)).shape

@@ -20,9 +20,9 @@ class CausalSelfAttention(nn.Module):
     """Multi-head attention to the own and earlier positions.
 
     Args:
-        width: Width of the input and the output; the heads divide it among themselves.
-        num_heads: Number of heads.
-        dropout: Rate of dropout on the attention weights and on the output.
+        width: width of the input and the output; the heads divide it among themselves.
+        num_heads: number of heads.
+        dropout: rate of dropout on the attention weights and on the output.
 
     Example:
         >>> CausalSelfAttention(width=8, num_heads=2)(torch.zeros(2, 5, 8)).shape
@@ -37,7 +37,7 @@ class CausalSelfAttention(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map (B, T, M) to (B, T, M)."""
+        """Maps (B, T, M) to (B, T, M)."""
         q, k, v = (self._split(part) for part in self.qkv(x).chunk(3, dim=-1))
         dropout = self.dropout.p if self.training else 0.0
         read = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True)
@@ -52,9 +52,9 @@ class Block(nn.Module):
     """Self-attention and a GELU network, each behind a LayerNorm and beside the residual stream.
 
     Args:
-        width: Width of the residual stream.
-        num_heads: Number of heads.
-        dropout: Rate of every dropout.
+        width: width of the residual stream.
+        num_heads: number of heads.
+        dropout: rate of every dropout.
 
     Example:
         >>> Block(width=8, num_heads=2)(torch.zeros(2, 5, 8)).shape
@@ -71,7 +71,7 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map (B, T, M) to (B, T, M)."""
+        """Maps (B, T, M) to (B, T, M)."""
         x = x + self.attention(self.norm1(x))
         hidden = F.gelu(self.fc1(self.norm2(x)), approximate="tanh")  # GPT-2's own GELU
         return x + self.dropout(self.fc2(hidden))
@@ -81,14 +81,14 @@ class GPT(nn.Module):
     """A GPT-2-style language model.
 
     Args:
-        vocab_size: Number of tokens.
-        block_size: Longest text.
-        num_layers: Number of blocks.
-        num_heads: Number of heads of each block.
-        width: Width of the residual stream, a multiple of `num_heads`.
-        dropout: Rate of every dropout.
-        tied: The output layer shares its weight with the token embedding.
-        generator: Source of the initial weights; torch's default one if None.
+        vocab_size: number of tokens.
+        block_size: longest text.
+        num_layers: number of blocks.
+        num_heads: number of heads of each block.
+        width: width of the residual stream, a multiple of `num_heads`.
+        dropout: rate of every dropout.
+        tied: the output layer shares its weight with the token embedding.
+        generator: source of the initial weights; torch's default one if None.
 
     Example:
         >>> model = GPT(vocab_size=11, block_size=8, num_layers=2, num_heads=2, width=16)
@@ -137,7 +137,7 @@ class GPT(nn.Module):
             normal_(parameter, std, generator)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Map tokens (B, T) to logits (B, T, V) of each next token."""
+        """Maps tokens (B, T) to logits (B, T, V) of each next token."""
         length = tokens.shape[1]
         if length > self.block_size:
             raise ValueError(
@@ -155,8 +155,8 @@ def gpt2_124m(dropout: float = 0.0, generator: torch.Generator | None = None) ->
     """The smallest GPT-2: 12 blocks of 12 heads, width 768, 50257 tokens, 1024 positions.
 
     Args:
-        dropout: Rate of every dropout; GPT-2 was trained with 0.1.
-        generator: Source of the initial weights; torch's default one if None.
+        dropout: rate of every dropout; GPT-2 was trained with 0.1.
+        generator: source of the initial weights; torch's default one if None.
 
     Example:
         >>> with torch.device("meta"):  # no storage, so this is quick

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 
 @contextmanager
 def untouched_rng(generator: torch.Generator | None) -> Iterator[None]:
-    """Restore torch's global random state afterwards, if the real weights come from a generator.
+    """Restores torch's global random state afterwards, if the real weights come from a generator.
 
     Args:
-        generator: Where the real weights will come from. None means the global state itself, which
+        generator: where the real weights will come from. None means the global state itself, which
             then advances as usual.
 
     Example:
@@ -42,12 +42,12 @@ def untouched_rng(generator: torch.Generator | None) -> Iterator[None]:
 
 
 def fan_in(weight: Tensor) -> int:
-    """Count the inputs that one output unit sums over.
+    """Counts the inputs that one output unit sums over.
 
     A depthwise convolution's weight is `(channels, 1, k, k)`, so its fan-in is the kernel's size.
 
     Args:
-        weight: The weight of a linear layer or a convolution.
+        weight: the weight of a linear layer or a convolution.
 
     Example:
         >>> fan_in(nn.Conv2d(4, 8, kernel_size=3).weight), fan_in(nn.Linear(5, 2).weight)
@@ -58,12 +58,12 @@ def fan_in(weight: Tensor) -> int:
 
 @torch.no_grad()
 def normal_(weight: Tensor, std: float, generator: torch.Generator | None = None) -> Tensor:
-    """Fill `weight` from N(0, std²), in place.
+    """Fills `weight` from N(0, std²), in place.
 
     Args:
-        weight: The tensor to fill.
-        std: Standard deviation.
-        generator: Source of randomness; torch's default one if None. It may live on another device
+        weight: the tensor to fill.
+        std: standard deviation.
+        generator: source of randomness; torch's default one if None. It may live on another device
             than `weight`: the draw happens on the generator's device, so one seed gives one network
             everywhere.
 
@@ -87,14 +87,14 @@ def normal_(weight: Tensor, std: float, generator: torch.Generator | None = None
 def init_fan_in_(
     module: nn.Module, generator: torch.Generator | None = None, gain: float = math.sqrt(2.0)
 ) -> None:
-    """Draw all linear and convolution weights inside `module` from N(0, gain² / fan_in).
+    """Draws all linear and convolution weights inside `module` from N(0, gain² / fan_in).
 
     Their biases become zero. The default gain √2 is He's for layers around ReLUs. The fan-in alone
     counts, as in the paper's Table 1.
 
     Args:
-        module: A layer, or a network that contains layers; changed in place.
-        generator: Source of randomness; torch's default one if None.
+        module: a layer, or a network that contains layers; changed in place.
+        generator: source of randomness; torch's default one if None.
         gain: √2 keeps the second moment across a ReLU, 1 across a purely linear layer.
 
     Example:
@@ -111,14 +111,14 @@ def init_fan_in_(
 
 
 def init_output_(layer: nn.Linear, generator: torch.Generator | None = None) -> None:
-    """Draw an output layer's weight from N(0, 1 / fan_in²) and set its bias to zero.
+    """Draws an output layer's weight from N(0, 1 / fan_in²) and sets its bias to zero.
 
     The usual variance is 1 / fan_in. The paper squares it (section 3.1, after Yang et al. 2021), so
     that initial logits shrink like 1 / √width and leave the output to what training adds.
 
     Args:
-        layer: The layer that produces the logits; changed in place.
-        generator: Source of randomness; torch's default one if None.
+        layer: the layer that produces the logits; changed in place.
+        generator: source of randomness; torch's default one if None.
 
     Example:
         >>> layer = nn.Linear(100, 500)

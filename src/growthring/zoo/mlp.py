@@ -15,10 +15,10 @@ class MLP(nn.Module):
     """Linear layers with a ReLU after each but the last.
 
     Args:
-        widths: Units of each hidden layer.
-        num_classes: Number of logits.
-        in_features: Numbers in one flattened input.
-        generator: Source of the initial weights; torch's default one if None.
+        widths: units of each hidden layer.
+        num_classes: number of logits.
+        in_features: numbers in one flattened input.
+        generator: source of the initial weights; torch's default one if None.
 
     Example:
         >>> MLP(widths=(6, 7), num_classes=5, in_features=12)(torch.zeros(2, 3, 2, 2)).shape
@@ -44,7 +44,7 @@ class MLP(nn.Module):
         init_output_(self.classifier, generator)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map inputs (N, D), or images that flatten to it, to logits (N, K)."""
+        """Maps inputs (N, D), or images that flatten to it, to logits (N, K)."""
         return self.classifier(self.hidden(x.flatten(1)))
 
 
@@ -57,10 +57,10 @@ def mlp8(
     """The paper's MLP: eight hidden layers of equal width on flattened CIFAR images.
 
     Args:
-        num_classes: Number of logits.
-        width: Units of each hidden layer; 500 is the full size.
-        in_features: Numbers in one flattened input.
-        generator: Source of the initial weights; torch's default one if None.
+        num_classes: number of logits.
+        width: units of each hidden layer; 500 is the full size.
+        in_features: numbers in one flattened input.
+        generator: source of the initial weights; torch's default one if None.
 
     Example:
         >>> mlp8(width=6)(torch.zeros(2, 3, 32, 32)).shape

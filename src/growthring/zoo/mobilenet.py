@@ -24,9 +24,9 @@ class SeparableBlock(nn.Module):
     """A depthwise 3x3 and a pointwise 1x1 convolution, each with BatchNorm and ReLU.
 
     Args:
-        in_channels: Channels of the input and of the depthwise convolution.
-        out_channels: Channels of the pointwise convolution.
-        stride: Stride of the depthwise convolution.
+        in_channels: channels of the input and of the depthwise convolution.
+        out_channels: channels of the pointwise convolution.
+        stride: stride of the depthwise convolution.
 
     Example:
         >>> SeparableBlock(4, 6, stride=2)(torch.zeros(2, 4, 8, 8)).shape
@@ -49,7 +49,7 @@ class SeparableBlock(nn.Module):
         self.bn2 = nn.BatchNorm2d(out_channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map (N, C, H, W) to (N, out_channels, H / stride, W / stride)."""
+        """Maps (N, C, H, W) to (N, out_channels, H / stride, W / stride)."""
         x = F.relu(self.bn1(self.depthwise(x)))
         return F.relu(self.bn2(self.pointwise(x)))
 
@@ -58,11 +58,11 @@ class MobileNetV1(nn.Module):
     """A 3x3 stem, separable blocks, global average pooling and a linear classifier.
 
     Args:
-        widths: Channels of the stem and of each block.
-        strides: Strides of the stem and of each block.
-        num_classes: Number of logits.
-        in_channels: Channels of the images.
-        generator: Source of the initial weights; torch's default one if None.
+        widths: channels of the stem and of each block.
+        strides: strides of the stem and of each block.
+        num_classes: number of logits.
+        in_channels: channels of the images.
+        generator: source of the initial weights; torch's default one if None.
 
     Example:
         >>> model = MobileNetV1(widths=(4, 8, 8), strides=(1, 1, 2), num_classes=5)
@@ -94,7 +94,7 @@ class MobileNetV1(nn.Module):
         init_output_(self.fc, generator)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map images (N, C, H, W) to logits (N, K)."""
+        """Maps images (N, C, H, W) to logits (N, K)."""
         x = F.relu(self.bn1(self.conv1(x)))
         x = self.blocks(x)
         return self.fc(F.adaptive_avg_pool2d(x, 1).flatten(1))
@@ -110,11 +110,11 @@ def mobilenetv1(
     """MobileNetV1: 13 separable blocks of 2 width to 32 width channels.
 
     Args:
-        num_classes: Number of logits.
-        width: Channels of the stem; 32 is the full size.
+        num_classes: number of logits.
+        width: channels of the stem; 32 is the full size.
         stem_stride: 1 for CIFAR, where a 32x32 image ends as 2x2; 2 for ImageNet.
-        in_channels: Channels of the images.
-        generator: Source of the initial weights; torch's default one if None.
+        in_channels: channels of the images.
+        generator: source of the initial weights; torch's default one if None.
 
     Example:
         >>> mobilenetv1(width=4)(torch.zeros(2, 3, 32, 32)).shape

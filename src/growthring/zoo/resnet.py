@@ -30,9 +30,9 @@ class BasicBlock(nn.Module):
     """Two 3x3 convolutions beside a shortcut.
 
     Args:
-        in_channels: Channels of the block's input.
-        width: Channels of both convolutions.
-        stride: Stride of the first convolution and of the shortcut.
+        in_channels: channels of the block's input.
+        width: channels of both convolutions.
+        stride: stride of the first convolution and of the shortcut.
 
     Example:
         >>> BasicBlock(4, 6, stride=2)(torch.zeros(2, 4, 8, 8)).shape
@@ -52,7 +52,7 @@ class BasicBlock(nn.Module):
         self.shortcut = _shortcut(in_channels, width, stride)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map (N, C, H, W) to (N, width, H / stride, W / stride)."""
+        """Maps (N, C, H, W) to (N, width, H / stride, W / stride)."""
         out = F.relu(self.bn1(self.conv1(x)))
         out = self.bn2(self.conv2(out))
         return F.relu(out + self.shortcut(x))
@@ -62,9 +62,9 @@ class Bottleneck(nn.Module):
     """A 1x1, a 3x3 and a 1x1 convolution beside a shortcut; the last has four times the channels.
 
     Args:
-        in_channels: Channels of the block's input.
-        width: Channels of the first two convolutions.
-        stride: Stride of the 3x3 convolution and of the shortcut.
+        in_channels: channels of the block's input.
+        width: channels of the first two convolutions.
+        stride: stride of the 3x3 convolution and of the shortcut.
 
     Example:
         >>> Bottleneck(4, 2, stride=2)(torch.zeros(2, 4, 8, 8)).shape
@@ -85,7 +85,7 @@ class Bottleneck(nn.Module):
         self.shortcut = _shortcut(in_channels, out_channels, stride)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map (N, C, H, W) to (N, 4 * width, H / stride, W / stride)."""
+        """Maps (N, C, H, W) to (N, 4 * width, H / stride, W / stride)."""
         out = F.relu(self.bn1(self.conv1(x)))
         out = F.relu(self.bn2(self.conv2(out)))
         out = self.bn3(self.conv3(out))
@@ -96,14 +96,14 @@ class ResNet(nn.Module):
     """A stem, stages of residual blocks, global average pooling and a linear classifier.
 
     Args:
-        block: Type of the residual blocks.
-        depths: Number of blocks of each stage.
+        block: type of the residual blocks.
+        depths: number of blocks of each stage.
         widths: `width` of the blocks of each stage; the stem has that of the first.
-        num_classes: Number of logits.
-        in_channels: Channels of the images.
-        imagenet_stem: A 7x7 convolution and a max-pooling, each of stride 2, instead of one 3x3
+        num_classes: number of logits.
+        in_channels: channels of the images.
+        imagenet_stem: a 7x7 convolution and a max-pooling, each of stride 2, instead of one 3x3
             convolution.
-        generator: Source of the initial weights; torch's default one if None.
+        generator: source of the initial weights; torch's default one if None.
 
     Example:
         >>> model = ResNet(BasicBlock, depths=(1, 2), widths=(4, 6), num_classes=5)
@@ -146,7 +146,7 @@ class ResNet(nn.Module):
         init_output_(self.fc, generator)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map images (N, C, H, W) to logits (N, K)."""
+        """Maps images (N, C, H, W) to logits (N, K)."""
         x = self.pool1(F.relu(self.bn1(self.conv1(x))))
         x = self.stages(x)
         return self.fc(F.adaptive_avg_pool2d(x, 1).flatten(1))
@@ -161,10 +161,10 @@ def resnet8(
     """ResNet-8 for small images: three stages of one basic block, of width, 2 width and 4 width.
 
     Args:
-        num_classes: Number of logits.
-        width: Channels of the stem and the first stage; 16 is the full size.
-        in_channels: Channels of the images.
-        generator: Source of the initial weights; torch's default one if None.
+        num_classes: number of logits.
+        width: channels of the stem and the first stage; 16 is the full size.
+        in_channels: channels of the images.
+        generator: source of the initial weights; torch's default one if None.
 
     Example:
         >>> resnet8(width=4)(torch.zeros(2, 3, 16, 16)).shape
@@ -183,10 +183,10 @@ def resnet20(
     """ResNet-20 for CIFAR: three stages of three basic blocks, of width, 2 width and 4 width.
 
     Args:
-        num_classes: Number of logits.
-        width: Channels of the stem and the first stage; 16 is the full size.
-        in_channels: Channels of the images.
-        generator: Source of the initial weights; torch's default one if None.
+        num_classes: number of logits.
+        width: channels of the stem and the first stage; 16 is the full size.
+        in_channels: channels of the images.
+        generator: source of the initial weights; torch's default one if None.
 
     Example:
         >>> model = resnet20(width=4, generator=torch.Generator().manual_seed(0))
@@ -206,10 +206,10 @@ def resnet18(
     """ResNet-18 for CIFAR: four stages of two basic blocks behind a 3x3 stem of stride 1.
 
     Args:
-        num_classes: Number of logits.
-        width: Channels of the stem and the first stage; 64 is the full size.
-        in_channels: Channels of the images.
-        generator: Source of the initial weights; torch's default one if None.
+        num_classes: number of logits.
+        width: channels of the stem and the first stage; 64 is the full size.
+        in_channels: channels of the images.
+        generator: source of the initial weights; torch's default one if None.
 
     Example:
         >>> resnet18(width=4)(torch.zeros(2, 3, 16, 16)).shape
@@ -228,10 +228,10 @@ def resnet50(
     """ResNet-50 for ImageNet: stages of 3, 4, 6 and 3 bottlenecks, stride in the 3x3 convolution.
 
     Args:
-        num_classes: Number of logits.
-        width: Channels of the stem and inside the first stage; 64 is the full size.
-        in_channels: Channels of the images.
-        generator: Source of the initial weights; torch's default one if None.
+        num_classes: number of logits.
+        width: channels of the stem and inside the first stage; 64 is the full size.
+        in_channels: channels of the images.
+        generator: source of the initial weights; torch's default one if None.
 
     Example:
         >>> resnet50(width=4, num_classes=7)(torch.zeros(2, 3, 64, 64)).shape

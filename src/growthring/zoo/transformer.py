@@ -17,11 +17,11 @@ from .transformer_blocks import DecoderBlock, EncoderBlock, FeedForward
 
 
 def sinusoids(length: int, dim: int) -> Tensor:
-    """Tabulate the fixed positional encoding: sines at even places, cosines at odd ones.
+    """Tabulates the fixed positional encoding: sines at even places, cosines at odd ones.
 
     Args:
-        length: Number of positions.
-        dim: Numbers a position.
+        length: number of positions.
+        dim: numbers a position.
 
     Returns:
         A table of shape (length, dim).
@@ -40,18 +40,18 @@ class Transformer(nn.Module):
     """The encoder-decoder Transformer, by default at the paper's full size.
 
     Args:
-        src_vocab_size: Number of source tokens.
-        tgt_vocab_size: Number of target tokens, and of logits.
-        d_model: Width of the blocks.
-        d_ffn: Width inside the feed-forward parts; four times `d_model` if None.
-        num_heads: Number of heads.
-        d_head: Width of one head; `d_model / num_heads` if None.
-        d_embed: Width of the embeddings and the positional table, independent of `d_model`.
-        num_encoder_layers: Number of encoder blocks.
-        num_decoder_layers: Number of decoder blocks.
-        dropout: Rate of every dropout.
-        max_length: Longest sentence.
-        generator: Source of the initial weights; torch's default one if None.
+        src_vocab_size: number of source tokens.
+        tgt_vocab_size: number of target tokens, and of logits.
+        d_model: width of the blocks.
+        d_ffn: width inside the feed-forward parts; four times `d_model` if None.
+        num_heads: number of heads.
+        d_head: width of one head; `d_model / num_heads` if None.
+        d_embed: width of the embeddings and the positional table, independent of `d_model`.
+        num_encoder_layers: number of encoder blocks.
+        num_decoder_layers: number of decoder blocks.
+        dropout: rate of every dropout.
+        max_length: longest sentence.
+        generator: source of the initial weights; torch's default one if None.
 
     Example:
         >>> model = Transformer(11, 13, d_model=16, num_heads=2, d_embed=8)
@@ -115,11 +115,11 @@ class Transformer(nn.Module):
     def forward(
         self, src_tokens: Tensor, tgt_tokens: Tensor, src_padding_mask: Tensor | None = None
     ) -> Tensor:
-        """Map source (B, S) and target tokens (B, T) to logits (B, T, V) of each next token.
+        """Maps source (B, S) and target tokens (B, T) to logits (B, T, V) of each next token.
 
         Args:
-            src_tokens: Source sentences.
-            tgt_tokens: Target sentences up to the token to predict. Padding belongs at their end,
+            src_tokens: source sentences.
+            tgt_tokens: target sentences up to the token to predict. Padding belongs at their end,
                 where no earlier position can read it.
             src_padding_mask: (B, S), True at padding. Every sentence needs at least one token that
                 is not.
@@ -127,7 +127,7 @@ class Transformer(nn.Module):
         return self.decode(tgt_tokens, self.encode(src_tokens, src_padding_mask), src_padding_mask)
 
     def encode(self, src_tokens: Tensor, src_padding_mask: Tensor | None = None) -> Tensor:
-        """Map source tokens (B, S) to the encoder's output (B, S, M)."""
+        """Maps source tokens (B, S) to the encoder's output (B, S, M)."""
         mask = _readable(src_padding_mask)
         x = self.src_projection(self._embed(self.src_embedding, src_tokens))
         for block in self.encoder:
@@ -137,7 +137,7 @@ class Transformer(nn.Module):
     def decode(
         self, tgt_tokens: Tensor, memory: Tensor, src_padding_mask: Tensor | None = None
     ) -> Tensor:
-        """Map target tokens (B, T) and the encoder's output (B, S, M) to logits (B, T, V)."""
+        """Maps target tokens (B, T) and the encoder's output (B, S, M) to logits (B, T, V)."""
         mask = _readable(src_padding_mask)
         x = self.tgt_projection(self._embed(self.tgt_embedding, tgt_tokens))
         for block in self.decoder:

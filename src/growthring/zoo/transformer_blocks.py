@@ -14,10 +14,10 @@ class Attention(nn.Module):
     """Multi-head attention.
 
     Args:
-        d_model: Width of the input and the output.
-        num_heads: Number of heads.
-        d_head: Width of one head; `num_heads * d_head` need not equal `d_model`.
-        dropout: Rate of dropout on the attention weights.
+        d_model: width of the input and the output.
+        num_heads: number of heads.
+        d_head: width of one head; `num_heads * d_head` need not equal `d_model`.
+        dropout: rate of dropout on the attention weights.
 
     Example:
         >>> import torch
@@ -38,13 +38,13 @@ class Attention(nn.Module):
     def forward(
         self, x: Tensor, context: Tensor, mask: Tensor | None = None, causal: bool = False
     ) -> Tensor:
-        """Let each position of `x` (B, L, M) read `context` (B, S, M).
+        """Lets each position of `x` (B, L, M) read `context` (B, S, M).
 
         Args:
-            x: Positions that ask.
-            context: Positions that answer.
-            mask: Broadcastable to (B, H, L, S), True where a position may be read.
-            causal: Position l reads only positions up to l.
+            x: positions that ask.
+            context: positions that answer.
+            mask: broadcastable to (B, H, L, S), True where a position may be read.
+            causal: position l reads only positions up to l.
         """
         q = self._split(self.query(x))
         k = self._split(self.key(context))
@@ -64,9 +64,9 @@ class FeedForward(nn.Module):
     """Linear, ReLU, linear, at every position alike.
 
     Args:
-        d_model: Width of the input and the output.
-        d_ffn: Width between the two layers.
-        dropout: Rate of dropout after the ReLU.
+        d_model: width of the input and the output.
+        d_ffn: width between the two layers.
+        dropout: rate of dropout after the ReLU.
 
     Example:
         >>> import torch
@@ -81,7 +81,7 @@ class FeedForward(nn.Module):
         self.fc2 = nn.Linear(d_ffn, d_model)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map (B, L, M) to (B, L, M)."""
+        """Maps (B, L, M) to (B, L, M)."""
         return self.fc2(self.dropout(F.relu(self.fc1(x))))
 
 
@@ -89,11 +89,11 @@ class EncoderBlock(nn.Module):
     """Self-attention and feed-forward, each followed by a residual add and a LayerNorm.
 
     Args:
-        d_model: Width of the input and the output.
-        d_ffn: Width inside the feed-forward part.
-        num_heads: Number of heads.
-        d_head: Width of one head.
-        dropout: Rate of every dropout.
+        d_model: width of the input and the output.
+        d_ffn: width inside the feed-forward part.
+        num_heads: number of heads.
+        d_head: width of one head.
+        dropout: rate of every dropout.
 
     Example:
         >>> import torch
@@ -112,7 +112,7 @@ class EncoderBlock(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Map (B, S, M) to (B, S, M), reading only where `mask` is True."""
+        """Maps (B, S, M) to (B, S, M), reading only where `mask` is True."""
         x = self.norm1(x + self.dropout(self.attention(x, x, mask)))
         return self.norm2(x + self.dropout(self.feed_forward(x)))
 
@@ -121,11 +121,11 @@ class DecoderBlock(nn.Module):
     """Causal self-attention, attention to the encoder and feed-forward, post-norm.
 
     Args:
-        d_model: Width of the input and the output.
-        d_ffn: Width inside the feed-forward part.
-        num_heads: Number of heads.
-        d_head: Width of one head.
-        dropout: Rate of every dropout.
+        d_model: width of the input and the output.
+        d_ffn: width inside the feed-forward part.
+        num_heads: number of heads.
+        d_head: width of one head.
+        dropout: rate of every dropout.
 
     Example:
         >>> import torch
@@ -147,7 +147,7 @@ class DecoderBlock(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, memory: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Map (B, T, M) to (B, T, M), reading `memory` (B, S, M) only where `mask` is True."""
+        """Maps (B, T, M) to (B, T, M), reading `memory` (B, S, M) only where `mask` is True."""
         x = self.norm1(x + self.dropout(self.attention(x, x, causal=True)))
         x = self.norm2(x + self.dropout(self.cross_attention(x, memory, mask)))
         return self.norm3(x + self.dropout(self.feed_forward(x)))

@@ -21,11 +21,11 @@ class VGG(nn.Module):
     """Blocks of 3x3 convolutions, each block ending in a 2x2 max-pooling, and a linear classifier.
 
     Args:
-        widths: For each block, the channels of its convolutions. Images measure at least 2^blocks
+        widths: for each block, the channels of its convolutions. Images measure at least 2^blocks
             pixels a side.
-        num_classes: Number of logits.
-        in_channels: Channels of the images.
-        generator: Source of the initial weights; torch's default one if None.
+        num_classes: number of logits.
+        in_channels: channels of the images.
+        generator: source of the initial weights; torch's default one if None.
 
     Example:
         >>> model = VGG(widths=[[4], [6, 6]], num_classes=5)
@@ -55,7 +55,7 @@ class VGG(nn.Module):
         init_output_(self.classifier, generator)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map images (N, C, H, W) to logits (N, K)."""
+        """Maps images (N, C, H, W) to logits (N, K)."""
         x = F.adaptive_avg_pool2d(self.features(x), 1)  # does nothing to a CIFAR image: 1x1 already
         return self.classifier(x.flatten(1))
 
@@ -74,10 +74,10 @@ def vgg11(
     """VGG-11 for CIFAR: 8 convolutions of width to 8 width channels, and a linear classifier.
 
     Args:
-        num_classes: Number of logits.
-        width: Channels of the first convolution; 64 is the full size.
-        in_channels: Channels of the images, which measure at least 32x32.
-        generator: Source of the initial weights; torch's default one if None.
+        num_classes: number of logits.
+        width: channels of the first convolution; 64 is the full size.
+        in_channels: channels of the images, which measure at least 32x32.
+        generator: source of the initial weights; torch's default one if None.
 
     Example:
         >>> vgg11(width=4)(torch.zeros(2, 3, 32, 32)).shape
@@ -95,10 +95,10 @@ def vgg19(
     """VGG-19 for CIFAR: 16 convolutions of width to 8 width channels, and a linear classifier.
 
     Args:
-        num_classes: Number of logits.
-        width: Channels of the first convolution; 64 is the full size.
-        in_channels: Channels of the images, which measure at least 32x32.
-        generator: Source of the initial weights; torch's default one if None.
+        num_classes: number of logits.
+        width: channels of the first convolution; 64 is the full size.
+        in_channels: channels of the images, which measure at least 32x32.
+        generator: source of the initial weights; torch's default one if None.
 
     Example:
         >>> vgg19(width=4)(torch.zeros(2, 3, 32, 32)).shape

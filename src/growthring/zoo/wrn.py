@@ -31,11 +31,11 @@ class PreActivationBlock(nn.Module):
     input itself.
 
     Args:
-        in_channels: Channels of the block's input.
-        width: Channels of both convolutions.
-        stride: Stride of the first convolution and of the shortcut.
+        in_channels: channels of the block's input.
+        width: channels of both convolutions.
+        stride: stride of the first convolution and of the shortcut.
         norm: BatchNorm before each ReLU; without it the convolutions have biases instead.
-        inner_norm: Keep the BatchNorm between a block's two convolutions. GradMax drops it.
+        inner_norm: keep the BatchNorm between a block's two convolutions. GradMax drops it.
 
     Example:
         >>> PreActivationBlock(4, 6, stride=2)(torch.zeros(2, 4, 8, 8)).shape
@@ -64,7 +64,7 @@ class PreActivationBlock(nn.Module):
             )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map (N, C, H, W) to (N, width, H / stride, W / stride)."""
+        """Maps (N, C, H, W) to (N, width, H / stride, W / stride)."""
         out = F.relu(self.bn1(x))
         skip = x if self.shortcut is None else self.shortcut(out)
         out = F.relu(self.bn2(self.conv1(out)))
@@ -75,13 +75,13 @@ class WideResNet(nn.Module):
     """A 3x3 stem, stages of pre-activation blocks, a last norm and ReLU, and a linear classifier.
 
     Args:
-        depths: Number of blocks of each stage.
-        widths: Channels of the stem and of each stage.
-        num_classes: Number of logits.
+        depths: number of blocks of each stage.
+        widths: channels of the stem and of each stage.
+        num_classes: number of logits.
         norm: BatchNorm before each ReLU; without it the convolutions have biases instead.
-        inner_norm: Keep the BatchNorm between a block's two convolutions. GradMax drops it.
-        in_channels: Channels of the images.
-        generator: Source of the initial weights; torch's default one if None.
+        inner_norm: keep the BatchNorm between a block's two convolutions. GradMax drops it.
+        in_channels: channels of the images.
+        generator: source of the initial weights; torch's default one if None.
 
     Example:
         >>> model = WideResNet(depths=(1, 1), widths=(4, 4, 8), num_classes=5)
@@ -119,7 +119,7 @@ class WideResNet(nn.Module):
         init_output_(self.fc, generator)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map images (N, C, H, W) to logits (N, K)."""
+        """Maps images (N, C, H, W) to logits (N, K)."""
         x = self.stages(self.conv1(x))
         x = F.relu(self.bn(x))
         return self.fc(F.adaptive_avg_pool2d(x, 1).flatten(1))
@@ -147,12 +147,12 @@ def wrn28_1(
     """WRN-28-1 for CIFAR: three stages of four blocks, of width, 2 width and 4 width channels.
 
     Args:
-        num_classes: Number of logits.
-        width: Channels of the stem and the first stage; 16 is the full size.
+        num_classes: number of logits.
+        width: channels of the stem and the first stage; 16 is the full size.
         norm: BatchNorm before each ReLU; without it the convolutions have biases instead.
-        inner_norm: Keep the BatchNorm between a block's two convolutions. GradMax drops it.
-        in_channels: Channels of the images.
-        generator: Source of the initial weights; torch's default one if None.
+        inner_norm: keep the BatchNorm between a block's two convolutions. GradMax drops it.
+        in_channels: channels of the images.
+        generator: source of the initial weights; torch's default one if None.
 
     Example:
         >>> wrn28_1(width=4, norm=False)(torch.zeros(2, 3, 16, 16)).shape
