@@ -43,10 +43,13 @@ STEPS = (4, 7)  # a middle step of the paper's nine stages, and the last one
 DEFAULT_NOISE = 1e-3
 
 _PARTS = {
-    "checks (finite, shapes)": [("graph/check.py", "check_finite"), ("binding.py", "check_shapes")],
+    "checks (finite, shapes)": [
+        ("graph/check.py", "check_finite"),
+        ("growing/matching.py", "check_shapes"),
+    ],
     "variance transfer": [("methods/rescale.py", "transfer")],
     "new tensors": [("methods/paired.py", "tensors")],
-    "installing": [("growthring/body.py", "install")],
+    "installing": [("growing/module.py", "install")],
     "noise": [("methods/paired.py", "add_noise")],
 }
 

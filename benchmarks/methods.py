@@ -44,12 +44,12 @@ OURS, TRAINING = "paired", "a training step"  # the latter only where memory is 
 QUICK = tuple(name for name, kind in METHODS.items() if not kind.searches)
 
 _PARTS = {
-    "checks": [("graph/check.py", "check_finite"), ("binding.py", "check_shapes")],
-    "new tensors": [(f"methods/{file}.py", "tensors") for file in ("paired", "copies", "naive")],
+    "checks": [("graph/check.py", "check_finite"), ("growing/matching.py", "check_shapes")],
+    "new tensors": [(f"methods/{file}.py", "tensors") for file in ("paired", "copies", "random")],
     "divisors": [(f"methods/{file}.py", "gradient_divisors") for file in ("paired", "copies")],
-    "noise": [(f"methods/{file}.py", "add_noise") for file in ("paired", "copies", "naive")],
-    "installing": [("growthring/body.py", "install")],
-    "optimizer": [("growthring/grower.py", "_grow_optimizers")],
+    "noise": [(f"methods/{file}.py", "add_noise") for file in ("paired", "copies", "random")],
+    "installing": [("growing/module.py", "install")],
+    "optimizer": [("growing/followers.py", "grow_optimizers")],
 }
 Batch = tuple[Tensor, Tensor]
 Start = tuple[nn.Module, torch.optim.SGD]

@@ -29,7 +29,7 @@ from torch import nn
 import growthring as gr
 from benchmarks.measure import Result, Sample, Table, main, parser, ratio, seconds
 from growthring import zoo
-from growthring.growing.verify import Verification, compare
+from growthring.growing.verify import Verification, compare_outputs
 
 
 @dataclass(frozen=True)
@@ -187,8 +187,8 @@ def observe(
         trains = False
     moved = all(not torch.equal(a, b) for a, b in zip(values, live, strict=True))
     return Outcome(
-        compare(before[0], after[0]),
-        compare(before[1], after[1]),
+        compare_outputs(before[0], after[0]),
+        compare_outputs(before[1], after[1]),
         sum(id(p) in held for p in live),
         with_state,
         len(live),
@@ -341,7 +341,7 @@ def _gromo_from_nothing() -> str:
     block = model._growable_layers[0]  # type: ignore[union-attr,index]
     block.create_layer_extensions(4, neuron_pairing="vv_z_negz", noise_ratio=0.0)
     block.apply_change(extension_size=4, scaling_factor=1.0)
-    return f"grows, relative change {compare([before], [model(x)]).relative:.0e}"
+    return f"grows, relative change {compare_outputs([before], [model(x)]).relative:.0e}"
 
 
 def _ours_from_nothing() -> str:

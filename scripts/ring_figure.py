@@ -20,7 +20,7 @@ def main() -> None:
     options.add_argument("--out", default="docs/rings.png")
     arguments = options.parse_args()
     torch.set_num_threads(1)
-    recipe = change(RECIPES["demo"](), ["optimizer_options.ring_schedule=shared"])
+    recipe = change(RECIPES["demo"](), {"optimizer_options.ring_schedule": "shared"})
     with tempfile.TemporaryDirectory() as folder:
         trainer = Trainer(recipe, folder)
         recorder = gr.optim.RingRecorder(

@@ -127,7 +127,6 @@ def in_dtype(plan: gr.Plan, dtype: torch.dtype) -> gr.Plan:
         plan,
         model=copy.deepcopy(plan.model).to(dtype),
         example_inputs=cast(plan.example_inputs, dtype),
-        groups=dataclasses.replace(plan.groups, precision=torch.finfo(dtype).eps),
     )
 
 

@@ -108,6 +108,40 @@ def test_a_unit_has_one_level():
     assert set().union(*LEVELS) >= ISOLATED
 
 
+def cycle(root: Path) -> list[str]:
+    """Modules that import each other in a circle, the first one found; a package stands for its own file."""
+    imports = {
+        module_name(path, root): sorted({name for _, name in imported_modules(path, root)})
+        for path in root.rglob("*.py")
+    }
+    done: set[str] = set()
+
+    def follow(module: str, trail: list[str]) -> list[str]:
+        if module in trail:
+            return [*trail[trail.index(module) :], module]
+        if module in done:
+            return []
+        for target in imports.get(module, ()):
+            found = follow(target, [*trail, module])
+            if found:
+                return found
+        done.add(module)
+        return []
+
+    return next((found for module in sorted(imports) if (found := follow(module, []))), [])
+
+
+def test_no_module_imports_itself_in_a_circle():
+    assert cycle(SOURCE) == []
+
+
+def test_files_are_short():
+    lines = {path: path.read_text(encoding="utf-8").count("\n") for path in SOURCE.rglob("*.py")}
+    long = {str(path.relative_to(SOURCE)): count for path, count in lines.items() if count > 350}
+    assert not long
+    assert sorted(lines.values())[len(lines) // 2] < 150
+
+
 # The checker itself, on a small tree.
 
 
@@ -140,6 +174,13 @@ def tree(tmp_path: Path) -> Path:
 
 def test_a_tree_that_obeys_passes(tree: Path):
     assert violations(tree) == []
+
+
+def test_a_circle_is_found(tree: Path):
+    assert cycle(tree) == []
+    (tree / "core" / "widen.py").write_text("from .rings import Ring\n")
+    (tree / "core" / "rings.py").write_text("def f():\n    from .widen import widen\n")
+    assert cycle(tree) == [f"growthring.core.{name}" for name in ("rings", "widen", "rings")]
 
 
 UPWARD = {

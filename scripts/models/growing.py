@@ -13,6 +13,7 @@ from growthring.graph.arithmetic import Arithmetic
 from growthring.graph.trace import ExampleInputs, split_inputs
 from growthring.growing.trials import Trial, run, worst
 from growthring.growing.verify import Outputs, outputs_of
+from growthring.methods import Paired
 from scripts.models.entry import Entry, converted
 
 STAGES = 4
@@ -121,7 +122,7 @@ def perturbed_seed(plan: gr.Plan) -> nn.Module:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class GrownModel:
     """A model grown to full size.
 
     Attributes:
@@ -145,12 +146,16 @@ class Outcome:
 
 def grow_through(
     plan: gr.Plan, fresh_inputs: ExampleInputs, mode: Mode, method: str = "paired"
-) -> Outcome:
+) -> GrownModel:
     """Grows a perturbed seed to full size without noise; one in float64 computes in 64 bits throughout."""
     model = perturbed_seed(plan)
     generator = torch.Generator().manual_seed(SEED + 2)
     grower = gr.Grower(
-        model, plan, method=method, variance_transfer=mode, noise=0.0, generator=generator
+        model,
+        plan,
+        method=Paired(mode) if method == Paired.name else method,
+        noise=0.0,
+        generator=generator,
     )
     is_double = any(p.dtype == torch.float64 for p in model.parameters())
     arithmetic = Arithmetic(lifted=is_double)
@@ -168,7 +173,7 @@ def grow_through(
             found += [] if change is None else [change.relative]
     grower.finish()
     training = max(changes[True], default=None)
-    return Outcome(
+    return GrownModel(
         model,
         max(changes[False]),
         training,

@@ -16,5 +16,6 @@ from growthring.graph.rules import (
 from growthring.growing.grower import Grower as Grower
 from growthring.growing.report import GrowthReport as GrowthReport
 from growthring.growing.verify import Verification as Verification, verify as verify
+from growthring.planning.options import PlanOptions as PlanOptions
 from growthring.planning.plan import Plan as Plan
 from growthring.planning.planner import plan as plan

@@ -90,8 +90,8 @@ def manifest(**changes) -> Manifest:
         "clock": "wall",
         "match": "paired",
         "contenders": {
-            "fixed": Entry(("fixed=true",), "", 3, 30, True, False),
-            "paired": Entry((), "", 3, 30, False, True),
+            "fixed": Entry({"fixed": True}, "", 3, 30, True, False),
+            "paired": Entry({}, "", 3, 30, False, True),
         },
         "machine": "a machine",
     }

@@ -12,7 +12,7 @@ from growthring.checkpoint import (
     read_json,
     write_json,
 )
-from growthring.compare import Comparison, Contender, results, write_outputs
+from growthring.compare import Comparison, Contender, parse_variant, results, write_outputs
 from growthring.compare.manifest import Manifest, merge, read_manifest
 from growthring.compare.match import matched_epochs
 from growthring.compare.runner import Attempt
@@ -21,7 +21,7 @@ from growthring.train import Silence, Trainer
 from tests.compare.comparisons import Titles, compare, counted_clocks, manifest, snapshot
 from tests.train.runs import small
 
-WILD = Contender("wild", ("lr=1e30",))
+WILD = Contender("wild", {"lr": 1e30})
 
 
 @pytest.fixture(scope="module")
@@ -260,13 +260,13 @@ def test_another_comparison_in_the_same_folder_is_refused(whole, options, says):
 
 
 def test_a_variant_with_other_settings_is_refused(tmp_path):
-    old = manifest(contenders={**manifest().contenders, "a": _entry("lr=1.0")})
-    new = manifest(contenders={"a": _entry("lr=2.0")})
+    old = manifest(contenders={**manifest().contenders, "a": _entry({"lr": 1.0})})
+    new = manifest(contenders={"a": _entry({"lr": 2.0})})
     with pytest.raises(InputError, match=r"a: \['lr=1.0'\] -> \['lr=2.0'\]"):
         merge(new, old)
 
 
-def _entry(*settings):
+def _entry(settings):
     return dataclasses.replace(manifest().contenders["paired"], settings=settings)
 
 
@@ -318,7 +318,7 @@ def test_what_cannot_work_is_refused_before_any_training(make, says, tmp_path):
 
 
 def _variant(setting):
-    return Contender("mine", (setting,))
+    return parse_variant(f"mine:{setting}")
 
 
 def test_folders_that_cannot_be_used(tmp_path):

@@ -5,8 +5,9 @@ import torch
 
 from growthring.compare import DEFAULT, KNOWN, Contender, parse_variant
 from growthring.compare.contenders import line_up
+from growthring.compare.manifest import entry_of
 from growthring.errors import InputError
-from growthring.train import Recipe, change
+from growthring.train import Recipe, change, format_settings, parse_settings
 from growthring.train.recipes import cifar10_resnet20, demo
 from growthring.train.setup import check, make_model, make_optimizer
 from tests.train.runs import small
@@ -38,8 +39,8 @@ def test_baselines():
 
 
 def test_paired_is_the_recipe_as_it_is():
-    assert KNOWN["paired"].of("paired", demo()).settings == ()
-    assert recipe_of("paired", change(demo(), ["method=net2net"])).method == "paired"
+    assert KNOWN["paired"].of("paired", demo()).settings == {}
+    assert recipe_of("paired", change(demo(), {"method": "net2net"})).method == "paired"
 
 
 @pytest.mark.parametrize(
@@ -58,10 +59,10 @@ def test_rivals_have_one_global_rate(name):
         ("growing", "off", [None, False, "shared"]),
         ("vt", "paper", [None, False, "shared"]),
         ("ra", "off", ["norm", None, "shared"]),
-        ("full", "paper", ["norm", None, "shared"]),
-        ("full-global-output", "paper", ["norm", False, "shared"]),
+        ("paper", "paper", ["norm", None, "shared"]),
+        ("paper-global-output", "paper", ["norm", False, "shared"]),
         ("vt-own", "paper", [None, False, "own"]),
-        ("full-own", "paper", ["norm", False, "own"]),
+        ("paper-own", "paper", ["norm", False, "own"]),
         ("constraint", "constraint", ["norm", None, "shared"]),
         ("max", "paper", ["max", None, "shared"]),
     ],
@@ -86,14 +87,14 @@ def test_ablations(name, variance, rates):
 def test_other_optimizers_replace_the_options_as_a_whole(name, optimizer, state, adaptation):
     recipe = recipe_of(name)
     options = recipe.optimizer_options
-    assert recipe.optimizer == optimizer and "momentum" not in options
+    assert recipe.plan.optimizer == optimizer and "momentum" not in options
     assert (options["state_at_growth"], options["rate_adaptation"]) == (state, adaptation)
     assert recipe.lr == (3e-3 if optimizer == "adam" else 0.5)
 
 
 def test_lars_has_a_rate_of_its_own():
     recipe = recipe_of("lars", cifar10_resnet20())
-    assert (recipe.optimizer, recipe.lr) == ("lars", 5.0)
+    assert (recipe.plan.optimizer, recipe.lr) == ("lars", 5.0)
     assert recipe.optimizer_options == {"momentum": 0.9, "weight_decay": 5e-4}
 
 
@@ -103,7 +104,7 @@ def test_the_order_is_the_one_asked_for_and_fixed_comes_first_unless_named():
 
     assert names(["vt", "paired"]) == ["fixed", "vt", "paired"]
     assert names(["vt", "fixed", "fixed-flops", "paired"]) == ["vt", "fixed", "paired"]
-    own = Contender("noisy", ("noise=0.1",))
+    own = Contender("noisy", {"noise": 0.1})
     assert names(["paired", own]) == ["fixed", "paired", "noisy"]
 
 
@@ -112,14 +113,14 @@ def test_the_order_is_the_one_asked_for_and_fixed_comes_first_unless_named():
     [
         (["paried"], "there is no contender 'paried'. Known: fixed, small, paired"),
         (["vt", "vt"], "'vt' is given twice"),
-        ([Contender("a", ("lr=1.0",)), Contender("A", ("lr=2.0",))], "'a' is given twice"),
+        ([Contender("a", {"lr": 1.0}), Contender("A", {"lr": 2.0})], "'a' is given twice"),
         ([], "no contenders"),
-        ([Contender("full", ("lr=1.0",))], "cannot be called 'full'"),
-        ([Contender("fixed-flops", ("lr=1.0",))], "cannot be called 'fixed-flops'"),
-        ([Contender("../x", ("lr=1.0",))], "letters, digits"),
-        ([Contender("table.md", ("lr=1.0",))], "letters, digits"),
-        ([Contender("lock", ("lr=1.0",))], "cannot be called 'lock'"),
-        ([Contender("x", ("seed=1",))], "the seeds are those of the comparison"),
+        ([Contender("paper", {"lr": 1.0})], "cannot be called 'paper'"),
+        ([Contender("fixed-flops", {"lr": 1.0})], "cannot be called 'fixed-flops'"),
+        ([Contender("../x", {"lr": 1.0})], "letters, digits"),
+        ([Contender("table.md", {"lr": 1.0})], "letters, digits"),
+        ([Contender("lock", {"lr": 1.0})], "cannot be called 'lock'"),
+        ([Contender("x", {"seed": 1})], "the seeds are those of the comparison"),
     ],
 )
 def test_names_that_cannot_be(asked, says):
@@ -131,13 +132,13 @@ def test_names_that_cannot_be(asked, says):
 @pytest.mark.parametrize(
     ("text", "settings"),
     [
-        ("a:lr=1.0", ("lr=1.0",)),
-        ("a: lr=1.0, noise=0.1 ", ("lr=1.0", "noise=0.1")),
+        ("a:lr=1.0", {"lr": 1.0}),
+        ("a: lr=1.0, noise=0.1 ", {"lr": 1.0, "noise": 0.1}),
         (
             "a:optimizer_options={'momentum': 0.8, 'x': [1, 2]},lr=1.0",
-            ("optimizer_options={'momentum': 0.8, 'x': [1, 2]}", "lr=1.0"),
+            {"optimizer_options": {"momentum": 0.8, "x": [1, 2]}, "lr": 1.0},
         ),
-        ("a:freeze=('b,c',)", ("freeze=('b,c',)",)),
+        ("a:freeze=('b,c',)", {"freeze": ("b,c",)}),
     ],
 )
 def test_variants(text, settings):
@@ -150,6 +151,17 @@ def test_variants_that_say_nothing(text):
         parse_variant(text)
 
 
+def test_what_is_stored_can_be_read_again():
+    base = demo()
+    for name, known in KNOWN.items():
+        settings = known.of(name, base).settings
+        assert parse_settings(format_settings(settings)) == settings
+    with pytest.raises(InputError, match=r"contender 'mine'.*cannot be stored as a text"):
+        entry_of(Contender("mine", {"optimizer_options.rate": recipe_of}), base, seeds=1)
+
+
 def test_a_wrong_setting_names_the_contender():
+    with pytest.raises(InputError, match=r"contender 'mine': --set 'epohcs=3'"):
+        parse_variant("mine:epohcs=3")
     with pytest.raises(InputError, match=r"contender 'mine'.*epohcs"):
-        Contender("mine", ("epohcs=3",)).recipe(demo(), seed=0)
+        Contender("mine", {"epohcs": 3}).recipe(demo(), seed=0)

@@ -30,7 +30,7 @@ def whole(tmp_path_factory):
 @pytest.mark.parametrize(
     "name",
     [
-        "fixed, seed 0",
+        pytest.param("fixed, seed 0", marks=pytest.mark.slow),
         "vt, seed 1",
         pytest.param("fixed-flops, seed 0", marks=pytest.mark.slow),
         pytest.param("paired, seed 0", marks=pytest.mark.slow),
@@ -79,7 +79,7 @@ def test_ctrl_c_saves_and_the_same_comparison_goes_on(whole, tmp_path):
 
 def test_processes_do_not_lose_each_others_entries(tmp_path):
     """Many at once, each with a contender of its own: all are in the manifest."""
-    names = ("vt", "ra", "full", "growing", "max")
+    names = ("vt", "ra", "paper", "growing", "max")
     children = []
     for name in names:
         pid = os.fork()

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from growthring.data import Crop, DataError, FolderBatches, ImageFolder
-from growthring.data.decode import decode
+from growthring.data.decode import decode_image
 from tests.data.layouts import random_bytes, write_images
 
 PIXELS = random_bytes(9, 7, 3)
@@ -31,7 +31,7 @@ PIXELS = random_bytes(9, 7, 3)
 def test_every_mode_becomes_rgb(mode: str, suffix: str, tmp_path: Path):
     path = tmp_path / f"image{suffix}"
     Image.fromarray(PIXELS).convert(mode).save(path)
-    image = decode(path)
+    image = decode_image(path)
     assert (image.mode, image.size) == ("RGB", (7, 9))
     if mode == "L" and suffix == ".png":
         grey = np.asarray(Image.fromarray(PIXELS).convert("L"))
@@ -43,7 +43,7 @@ def test_every_mode_becomes_rgb(mode: str, suffix: str, tmp_path: Path):
 def test_sixteen_bits_of_grey_are_scaled(tmp_path: Path):
     grey = np.array([[0, 255, 256, 40000, 65535]], dtype=np.uint16)
     Image.fromarray(grey).save(tmp_path / "deep.png")
-    assert np.asarray(decode(tmp_path / "deep.png"))[0, :, 0].tolist() == [0, 0, 1, 156, 255]
+    assert np.asarray(decode_image(tmp_path / "deep.png"))[0, :, 0].tolist() == [0, 0, 1, 156, 255]
 
 
 def test_a_transparent_palette_is_read_without_a_warning(tmp_path: Path):
@@ -51,13 +51,13 @@ def test_a_transparent_palette_is_read_without_a_warning(tmp_path: Path):
     image.save(tmp_path / "p.png", transparency=bytes(range(256)))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert decode(tmp_path / "p.png").mode == "RGB"
+        assert decode_image(tmp_path / "p.png").mode == "RGB"
 
 
 def test_pixels_without_a_range_are_refused(tmp_path: Path):
     Image.fromarray(np.ones((3, 3), dtype=np.float32)).save(tmp_path / "f.tif")
     with pytest.raises(DataError, match=r"f\.tif: not an image that can be read: pixels of mode F"):
-        decode(tmp_path / "f.tif")
+        decode_image(tmp_path / "f.tif")
 
 
 @pytest.mark.parametrize("suffix", [".png", ".jpg", ".gif", ".webp"])
@@ -68,12 +68,12 @@ def test_a_damaged_file_is_named(suffix: str, tmp_path: Path):
     for content in (whole[: len(whole) // 2], whole[:10], b"", b"<html>"):
         path.write_bytes(content)
         with pytest.raises(DataError, match=f"image{suffix}: not an image that can be read"):
-            decode(path)
+            decode_image(path)
 
 
 def test_a_missing_file_is_named(tmp_path: Path):
     with pytest.raises(DataError, match=r"none.png: not an image that can be read: .*No such file"):
-        decode(tmp_path / "none.png")
+        decode_image(tmp_path / "none.png")
 
 
 def test_without_pillow_the_extra_is_named(tmp_path: Path, monkeypatch):

@@ -9,7 +9,7 @@ from PIL import Image
 
 from growthring.data import Crop, DataError, FolderBatches, ImageFolder
 from growthring.data.augmentation import normalise
-from growthring.data.decode import decode
+from growthring.data.decode import decode_image
 from growthring.errors import InputError
 from tests.data.layouts import write_images
 
@@ -40,7 +40,7 @@ def test_images_are_the_crops_of_their_files(folder: ImageFolder):
     order = torch.randperm(10, generator=own)
     numbers = CROP.draw(10, own).tolist()
     pixels = [
-        np.asarray(CROP.train(decode(Path(folder.paths[i])), row))
+        np.asarray(CROP.train(decode_image(Path(folder.paths[i])), row))
         for i, row in zip(order.tolist(), numbers, strict=True)
     ]
     expected = torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2)
@@ -51,7 +51,7 @@ def test_images_are_the_crops_of_their_files(folder: ImageFolder):
 
 def test_evaluation_takes_the_centres(folder: ImageFolder):
     images = torch.cat([images for images, _ in FolderBatches(folder, 4, CROP, generator=None)])
-    pixels = [np.asarray(CROP.evaluate(decode(Path(path)))) for path in folder.paths]
+    pixels = [np.asarray(CROP.evaluate(decode_image(Path(path)))) for path in folder.paths]
     expected = torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2)
     assert torch.equal(images, normalise(expected, CROP.mean, CROP.std))
 
@@ -61,9 +61,9 @@ def test_threads_and_their_timing_change_nothing(folder: ImageFolder, monkeypatc
 
     def slow(path: Path):
         time.sleep(int.from_bytes(path.parent.name.encode()) * 7919 % 5 / 1000)
-        return decode(path)
+        return decode_image(path)
 
-    monkeypatch.setattr("growthring.data.folder_batches.decode", slow)
+    monkeypatch.setattr("growthring.data.folder_batches.decode_image", slow)
     for num_threads in (1, 2, 5):
         for prefetch in (0, 1, 3, 20):
             options = {"num_threads": num_threads, "prefetch": prefetch}
@@ -77,9 +77,9 @@ def test_batches_are_begun_ahead(folder: ImageFolder, monkeypatch):
     def counted(path: Path):
         begun.append(path)
         each.release()
-        return decode(path)
+        return decode_image(path)
 
-    monkeypatch.setattr("growthring.data.folder_batches.decode", counted)
+    monkeypatch.setattr("growthring.data.folder_batches.decode_image", counted)
     stream = FolderBatches(folder, 2, CROP, seeded(), prefetch=2)
     loop = iter(stream)
     next(loop)

@@ -290,7 +290,9 @@ class BooleanMask(Lists):
         return out
 
 
-@pytest.mark.parametrize("kind", [Where, Nonzero, BooleanMask])
+@pytest.mark.parametrize(
+    "kind", [Where, *(pytest.param(k, marks=pytest.mark.slow) for k in (Nonzero, BooleanMask))]
+)
 def test_tokens_picked_by_value_do_not_stop_growth(kind: type[Mixture]) -> None:
     torch.manual_seed(0)
     plan = make_plan(kind(), randn(2, 5, 3), stages=3)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import hypothesis.strategies as st
+import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import HealthCheck, Phase, given, settings
@@ -228,20 +229,30 @@ class Program(nn.Module):
         return self.last(h)
 
 
-@settings(
-    max_examples=30,
+PROGRAMS = given(
+    st.lists(
+        st.tuples(st.sampled_from(sorted(STEPS)), st.sampled_from([4, 6])), min_size=1, max_size=5
+    )
+)
+SETTINGS = settings(
     derandomize=True,
     deadline=None,
     database=None,
     phases=[Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
-@given(
-    st.lists(
-        st.tuples(st.sampled_from(sorted(STEPS)), st.sampled_from([4, 6])), min_size=1, max_size=5
-    )
-)
+
+
+@settings(SETTINGS, max_examples=10)
+@PROGRAMS
 def test_random_programs_are_exact_or_frozen(code: list[tuple[str, int]]) -> None:
+    check(code)
+
+
+@pytest.mark.slow
+@settings(SETTINGS, max_examples=100)
+@PROGRAMS
+def test_many_random_programs_are_exact_or_frozen(code: list[tuple[str, int]]) -> None:
     check(code)
 
 

@@ -136,9 +136,9 @@ def checkpointed() -> Made:
 
 GROWS = [
     (branch, {"a": 8, "c": 6}),
-    (branch_with_parameters, {"a": 8, "c": 6}),
+    pytest.param(branch_with_parameters, {"a": 8, "c": 6}, marks=pytest.mark.slow),
     (associative, {"a": 8, "c": 6}),
-    (map_over_rows, {"a": 8, "c": 6}),
+    pytest.param(map_over_rows, {"a": 8, "c": 6}, marks=pytest.mark.slow),
     (vmap_over_rows, {"a": 8, "c": 6}),
     (vmap_over_members, {"w": 7, "v": 8, "c": 6}),
     (without_gradients, {"a": 8, "c": 6}),
@@ -148,7 +148,11 @@ GROWS = [
 FREEZES = [
     (branch_with_a_norm, "in a branch, where a fade does not reach"),
     (loop, "operator 'higher_order.while_loop' in '(model)' has no axis rule"),
-    (scanned, "operator 'higher_order.scan' in '(model)' has no axis rule"),
+    pytest.param(
+        scanned,
+        "operator 'higher_order.scan' in '(model)' has no axis rule",
+        marks=pytest.mark.slow,
+    ),
     (forward_derivative, "operator 'higher_order._unpack_dual' in '(model)' has no axis rule"),
 ]
 

@@ -36,7 +36,10 @@ def changed(before, after):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=() if "GPT2" in n else pytest.mark.slow) for n in CASES],
+)
 def test_every_stage_can_be_saved_and_loaded(name, tmp_path):
     transformers = import_or_skip("transformers")
     config_name, options = CASES[name]

@@ -19,7 +19,7 @@ import growthring.growing.fading.recompute as recompute
 from growthring.graph import sites
 from growthring.graph.sites import REDUCTIONS
 from growthring.growing.fading import Fade
-from growthring.growing.fading.weighted import parse, weighted
+from growthring.growing.fading.weighted import parse_call, weighted
 from tests.growth_contract import Net, distance, make_plan, perturb, randn
 
 D = 12
@@ -603,7 +603,7 @@ def test_weights_of_zero_and_one_and_gradients(name):
         with Note():
             functions()[name](x)
         func, args, kwargs = calls[0]
-        call = parse(func, REDUCTIONS[func], args, kwargs)
+        call = parse_call(func, REDUCTIONS[func], args, kwargs)
         n = x.shape[2]
         position = [i for i, d in enumerate(call.dims) if call.shape[d] == n]
         result = weighted(call, {position[0]: Fade(weights)})
@@ -657,7 +657,7 @@ def test_autocast_gives_the_types_that_it_gives_without_a_fade():
 
 def test_out_arguments_are_loud():
     x, out = randn(2, 4), randn(2)
-    call = parse(torch.mean, "mean", (x, -1), {"out": out})
+    call = parse_call(torch.mean, "mean", (x, -1), {"out": out})
     with pytest.raises(gr.GrowthError, match="writes to out="):
         weighted(call, {0: Fade(torch.ones(4))})
 

@@ -10,9 +10,10 @@ import torch
 from torch import nn
 
 import growthring as gr
-import growthring.growing.body as body_module
 import growthring.growing.fading.fades as fading_module
+import growthring.growing.followers as followers_module
 import growthring.growing.grower as grower_module
+import growthring.growing.module as growing_module
 import growthring.growing.outcome as outcome_module
 import growthring.methods.paired as paired_module
 from growthring.core.axes import layout
@@ -415,15 +416,17 @@ FAILURES = [
 
 
 @pytest.mark.parametrize(("name", "number"), FAILURES, ids=[f"{n}-{k}" for n, k in FAILURES])
-@pytest.mark.parametrize("stage", [0, 1])
+@pytest.mark.parametrize("stage", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_a_failure_anywhere_changes_nothing(monkeypatch, name, number, stage):
     places = {
         "layout": fading_module,
         "transfer": paired_module,
         "tensors": paired_module.PairedGrowth,
         "add_noise": paired_module.PairedGrowth,
-        "follow_attributes": body_module,
-        "widen_constant": body_module,
+        "follow_attributes": growing_module,
+        "widen_constant": growing_module,
+        "grow_state": followers_module,
+        "parameter_rings": followers_module,
         "worst": outcome_module,
         "run": outcome_module,
     }

@@ -4,15 +4,18 @@ import array
 import collections
 import contextlib
 import contextvars
+import copy
 import functools
 import random
 import types
+from contextvars import ContextVar
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.optim.swa_utils import AveragedModel
 
 import growthring as gr
 from growthring.errors import UnsupportedModelError, WidthGroupError
@@ -584,3 +587,50 @@ def test_results_of_an_earlier_pass_in_a_dict_are_in_nobodys_way():
     model(x)
     seed = gr.plan(model, x, stages=2).build_seed()
     assert seed[0].out_features < 8 and model.kept["features"][0].requires_grad
+
+
+def test_what_the_code_leaves_in_context_variables_goes_with_the_trial():
+    kept: ContextVar[torch.Tensor | None] = ContextVar("kept", default=None)
+
+    class Keeping(nn.Sequential):
+        def forward(self, x):
+            if kept.get() is None:
+                kept.set(torch.ones(1))
+            return super().forward(x) * kept.get()
+
+    plan = gr.plan(Keeping(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), torch.randn(3, 4))
+    gr.Grower(plan.build_seed(), plan).grow()
+    assert kept.get() is None
+
+
+def test_a_trial_without_memory_is_not_passed_over():
+    """That would be a growth that nobody has looked at."""
+
+    class Hungry(nn.Sequential):
+        is_hungry = False
+
+        def forward(self, x):
+            if self.is_hungry and len(x) > 3:  # fresh inputs are more
+                raise MemoryError
+            return super().forward(x)
+
+    plan = gr.plan(Hungry(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), torch.randn(3, 4), stages=3)
+    seed = plan.build_seed()
+    grower = gr.Grower(seed, plan)
+    before = copy.deepcopy(seed.state_dict())
+    seed.is_hungry = True
+    with pytest.raises(gr.GrowthError, match="MemoryError"):
+        grower.grow()
+    assert all(torch.equal(t, before[n]) for n, t in seed.state_dict().items())
+    seed.is_hungry = False
+    grower.grow()
+
+
+def test_an_average_that_is_not_finite_does_not_grow():
+    plan = gr.plan(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), torch.randn(3, 4))
+    seed = plan.build_seed()
+    average = AveragedModel(seed)
+    with torch.no_grad():
+        average.module[0].weight[0, 0] = torch.nan
+    with pytest.raises(gr.GrowthError, match=r"'0\.weight' holds values that are not finite"):
+        gr.Grower(seed, plan, averages=average).grow()

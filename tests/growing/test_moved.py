@@ -264,7 +264,13 @@ def grown(setting, method="paired"):
     return report, seed
 
 
-@pytest.mark.parametrize("method", ["paired", "net2net", "gradmax", "firefly"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        "paired",
+        *(pytest.param(m, marks=pytest.mark.slow) for m in ("net2net", "gradmax", "firefly")),
+    ],
+)
 @pytest.mark.parametrize("name", settings())
 def test_settings_of_the_caller_change_nothing(name, method):
     if method == "firefly" and name not in ("inference_mode", "no_grad", "meta by default"):

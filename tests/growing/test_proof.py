@@ -114,6 +114,23 @@ def test_a_batch_of_one_is_doubled_for_train_mode():
     assert not any("train mode" in note for note in plan.notes)
 
 
+def test_a_train_mode_that_cannot_be_traced_is_blamed_for_what_it_changes():
+    class Hidden(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 16), nn.Linear(16, 2)
+
+        def forward(self, x):
+            h = self.a(x).relu()
+            if self.training:  # a branch on values, which torch.export refuses
+                h = h / (1 + h.norm(dim=-1, keepdim=True)) if h.sum() > -1 else h
+            return self.b(h)
+
+    plan = gr.plan(Hidden().double(), randn(5, 4), stages=2)
+    with pytest.raises(gr.GrowthError, match=r"in train mode by .* train mode cannot be traced"):
+        gr.Grower(plan.build_seed(), plan)
+
+
 def test_a_model_that_cannot_run_in_train_mode_says_so():
     class Targets(nn.Module):
         def __init__(self):
@@ -286,7 +303,7 @@ def test_the_limit_follows_the_rounding_of_the_model_itself():
         model = Amplifies(factor)
         trials, notes = make_trials(model, x, None)
         assert not notes
-        limits.append(rounding_limit(model, trials, None, found=1.0))
+        limits.append(rounding_limit(model, trials, None, relative=1.0))
     assert 1e-7 < limits[0] < 1e-4 < limits[1]
 
 
@@ -294,7 +311,7 @@ def test_a_small_change_needs_no_second_look(monkeypatch):
     model = nn.Linear(4, 4)
     trials, _ = make_trials(model, torch.ones(1, 4), None)
     monkeypatch.setattr("growthring.growing.trials.run", lambda *_: pytest.fail("ran the model"))
-    assert rounding_limit(model, trials, None, found=1e-7) < 1e-5
+    assert rounding_limit(model, trials, None, relative=1e-7) < 1e-5
 
 
 def test_trials_are_fresh_in_values_batch_and_length():

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import growthring as gr
-from growthring.growing.verify import compare, outputs_of
+from growthring.growing.verify import compare_outputs, outputs_of
 from tests.growth_contract import Net, randn
 
 
@@ -21,54 +21,54 @@ def test_nothing_changed():
 
 def test_absolute_relative_scale():
     a = torch.tensor([[1.0, -4.0, 2.0]])
-    found = compare([a], [a + torch.tensor([[0.0, 0.0, 0.5]])])
+    found = compare_outputs([a], [a + torch.tensor([[0.0, 0.0, 0.5]])])
     assert found.absolute == pytest.approx(0.5) and found.relative == pytest.approx(0.125)
-    found = compare([a], [0.5 * a])
+    found = compare_outputs([a], [0.5 * a])
     assert found.scale == pytest.approx(0.5) and found.relative_after_scale == pytest.approx(0)
     assert found.relative == pytest.approx(0.5) and found.same_argmax
     assert "factor 0.5" in str(found)
 
 
 def test_argmax():
-    found = compare([torch.tensor([[1.0, 2.0]])], [torch.tensor([[2.0, 1.0]])])
+    found = compare_outputs([torch.tensor([[1.0, 2.0]])], [torch.tensor([[2.0, 1.0]])])
     assert not found.same_argmax and "argmax differs" in str(found)
 
 
 def test_the_worst_of_several_outputs_counts():
     a, b = torch.ones(2), 100 * torch.ones(2)
-    found = compare([a, b], [a + 0.5, b])
+    found = compare_outputs([a, b], [a + 0.5, b])
     assert found.relative == pytest.approx(0.5) and found.num_outputs == 2
 
 
 def test_a_value_that_is_not_finite_is_never_equal():
     for bad in (math.nan, math.inf):
-        found = compare([torch.tensor([1.0, 2.0])], [torch.tensor([1.0, bad])])
+        found = compare_outputs([torch.tensor([1.0, 2.0])], [torch.tensor([1.0, bad])])
         assert found.relative == math.inf
 
 
 def test_a_change_beside_infinities_is_seen():
     before, after = torch.tensor([-math.inf, 1.0]), torch.tensor([-math.inf, 2.0])
-    found = compare([before], [after])
+    found = compare_outputs([before], [after])
     assert found.relative >= 0.5
-    assert compare([before], [before.clone()]).relative == 0.0
+    assert compare_outputs([before], [before.clone()]).relative == 0.0
 
 
 def test_outputs_that_were_not_finite_before_do_not_hide_a_change():
-    found = compare([torch.tensor([math.nan, 1.0])], [torch.tensor([math.nan, 2.0])])
+    found = compare_outputs([torch.tensor([math.nan, 1.0])], [torch.tensor([math.nan, 2.0])])
     assert not found.relative <= 1e-3
 
 
 def test_whole_numbers_and_complex_and_empty_outputs():
-    assert compare([torch.arange(3)], [torch.arange(3)]).relative == 0
-    assert compare([torch.tensor([True])], [torch.tensor([False])]).relative > 0
-    assert compare([torch.empty(0)], [torch.empty(0)]).relative == 0
+    assert compare_outputs([torch.arange(3)], [torch.arange(3)]).relative == 0
+    assert compare_outputs([torch.tensor([True])], [torch.tensor([False])]).relative > 0
+    assert compare_outputs([torch.empty(0)], [torch.empty(0)]).relative == 0
     z = torch.complex(torch.ones(2), torch.ones(2))
-    assert compare([z], [2 * z]).relative > 0, "a complex output must not be passed over"
+    assert compare_outputs([z], [2 * z]).relative > 0, "a complex output must not be passed over"
 
 
 def test_shapes_must_agree():
     with pytest.raises(gr.GrowthError, match="different shapes"):
-        compare([torch.ones(2)], [torch.ones(3)])
+        compare_outputs([torch.ones(2)], [torch.ones(3)])
 
 
 def test_other_things_than_modules():

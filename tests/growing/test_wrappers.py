@@ -10,6 +10,7 @@ from torch import distributed as dist, multiprocessing, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import growthring as gr
+import growthring.growing.grower as grower_module
 from growthring.errors import GrowthStepError, InputError, UnsupportedModelError
 from growthring.optim.firststate import first_state_of
 
@@ -61,7 +62,7 @@ def two_ranks(rank, folder):
     for fails in (True, False):
         with pytest.MonkeyPatch.context() as patch:
             if fails:
-                patch.setattr(grower, "_grow_optimizers", lambda *_: 1 / 0)
+                patch.setattr(grower_module, "grow_optimizers", lambda *_: 1 / 0)
             with (
                 pytest.raises(GrowthStepError, match="as they were")
                 if fails

@@ -267,7 +267,10 @@ FAILURES = {
 
 
 @pytest.mark.parametrize("failure", FAILURES)
-@pytest.mark.parametrize("method", SEARCHING)
+@pytest.mark.parametrize(
+    "method",
+    [pytest.param(m, marks=() if m in SEARCHING[-2:] else pytest.mark.slow) for m in SEARCHING],
+)
 def test_a_failure_in_the_search_changes_nothing(method, failure):
     options, error, says = FAILURES[failure]
     if "loss" in options and failure.startswith("loss, "):
@@ -421,8 +424,15 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("method", MADE)
+def _first_or_slow(method, optimizer):
+    """State grows alike under all methods that search: one optimizer for each of those, all for the others."""
+    is_first = method in ("paired", "net2net") or optimizer == next(iter(OPTIMIZERS))
+    return pytest.param(method, optimizer, marks=() if is_first else pytest.mark.slow)
+
+
+@pytest.mark.parametrize(
+    ("method", "optimizer"), [_first_or_slow(m, o) for m in MADE for o in OPTIMIZERS]
+)
 def test_every_method_under_every_optimizer(method, optimizer):
     plan = plan_of()
     model = seed_of(plan)
@@ -693,7 +703,9 @@ def test_models_that_are_not_understood_are_refused_and_left_alone(name):
 # Precisions and forms of inputs.
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    "dtype", [pytest.param(torch.float32, marks=pytest.mark.slow), torch.bfloat16]
+)
 @pytest.mark.parametrize("method", MADE)
 def test_other_precisions(method, dtype):
     with torch.random.fork_rng():
@@ -764,3 +776,12 @@ def test_a_data_loader_as_batches(method):
     assert grower.grow().search_examples > 0
     assert grower.grow().search_examples > 0
     assert grower.is_full
+
+
+def test_variance_transfer_is_refused_where_the_method_has_none():
+    plan = gr.plan(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), torch.randn(3, 4))
+    for method in ("net2net", Net2Net()):
+        with pytest.raises(
+            gr.GrowthError, match="variance_transfer='off': method 'net2net' has none"
+        ):
+            gr.Grower(plan.build_seed(), plan, method=method, variance_transfer="off")

@@ -12,7 +12,7 @@ import growthring as gr
 from growthring.methods.base import Job, Step
 from growthring.methods.branches import Branches
 from growthring.methods.firefly import CandidateUnits, FireFly, FireFlySplit
-from growthring.methods.search import Search
+from growthring.methods.search import DataSearch
 from growthring.methods.splitting import Splitting
 from growthring.methods.trialcopies import searching_copy
 from growthring.methods.units import Units
@@ -272,7 +272,7 @@ def test_scores_are_the_slopes_of_single_candidates(name):
     plan, model = doubled(make)
     batches = batches_of(shape, 3, num=1)
     job = job_of(plan, model, batches)
-    candidates, search = CandidateUnits(job, FireFly()), Search(job)
+    candidates, search = CandidateUnits(job, FireFly()), DataSearch(job)
     for _ in range(3):
         candidates.descend(search, *batches[0])
     candidates.score(search, *batches[0])
@@ -311,7 +311,7 @@ def test_the_search_by_hand():
     batches = batches_of((5,), 3)
     job = job_of(plan, model, batches)
     method = FireFly(penalty=0.3, new_penalty=0.2, rate=2e-3)
-    candidates, search = CandidateUnits(job, method), Search(job)
+    candidates, search = CandidateUnits(job, method), DataSearch(job)
     w1, b1, w2, b2 = (t.detach().clone() for t in model.parameters())
     wide = tensors_of(candidates._twin)
     v = candidates.directions["0.weight"].detach()[:3].clone().requires_grad_()
@@ -344,7 +344,7 @@ def test_the_search_by_hand():
 def searched(plan, model, batches, method, seed=3):
     """What the library's search finds with the generator that a Grower would have: scores, v, candidates."""
     job = job_of(plan, model, batches, seed)
-    candidates, search = CandidateUnits(job, method), Search(job)
+    candidates, search = CandidateUnits(job, method), DataSearch(job)
     steps = search.over(method.steps, lambda x, y: candidates.descend(search, x, y))
     number = method.score_steps or max(1, steps // 4)
     search.over(number, lambda x, y: candidates.score(search, x, y))

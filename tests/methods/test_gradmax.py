@@ -16,7 +16,7 @@ from growthring.errors import InputError
 from growthring.methods.base import Job, Step
 from growthring.methods.gradients import gradient_matrices, leading_vectors
 from growthring.methods.gradmax import GradMax
-from growthring.methods.search import Search
+from growthring.methods.search import DataSearch
 from growthring.methods.trialcopies import searching_copy
 from tests.growth_contract import Net, distance, randn
 from tests.methods.nets import (
@@ -239,7 +239,7 @@ def matrices(plan, model, batches, examples=10**6):
     tensors = dict(model.named_parameters()) | dict(model.named_buffers())
     job = Job(step, model, tensors, torch.Generator().manual_seed(0), batches, loss)
     examples = min(examples, sum(len(y) for _, y in batches))
-    found = gradient_matrices(job, Search(job), searching_copy(model), examples)
+    found = gradient_matrices(job, DataSearch(job), searching_copy(model), examples)
     names = {g.key: g.name for g in plan.groups.growable}
     return {names[key]: value for key, value in found.items()}
 

@@ -48,6 +48,7 @@ def test_exact_in_double_precision(net):
     check_exact(plan_of(net), 1e-12, lambda model, grower: perturb(model, seed=10 + grower.stage))
 
 
+@pytest.mark.slow  # the same rules as in double precision, with room for rounding
 @pytest.mark.parametrize("net", NETS)
 def test_exact_in_single_precision(net):
     check_exact(

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from growthring.methods.base import Job, Step
-from growthring.methods.search import Search
+from growthring.methods.search import DataSearch
 from growthring.methods.splitting import Directions, Splitting
 from tests.growth_contract import Net, distance, randn
 from tests.methods.nets import (
@@ -29,7 +29,7 @@ def searching(plan, model, batches, method=None, criterion=loss):
     step = Step(plan, plan.stage_widths[0], plan.stage_widths[1], "off")
     tensors = dict(model.named_parameters()) | dict(model.named_buffers())
     job = Job(step, model, tensors, torch.Generator().manual_seed(0), batches, criterion)
-    return Directions(job, method or Splitting()), Search(job)
+    return Directions(job, method or Splitting()), DataSearch(job)
 
 
 # Explicit splitting matrices.

@@ -95,7 +95,7 @@ def test_the_average_of_entries_is_the_entry_of_the_average():
 def test_a_failed_growth_leaves_averages_alone(monkeypatch):
     _, model, average, optimizer, grower = averaged("residual", "ema buffers")
     before = snapshot(model, optimizer, grower), copy.deepcopy(average.state_dict())
-    monkeypatch.setattr(gr.growing.grower, "grow_state", lambda *_: 1 / 0)
+    monkeypatch.setattr(gr.growing.followers, "grow_state", lambda *_: 1 / 0)
     with pytest.raises(gr.GrowthError, match="as they were"):
         grower.grow()
     assert_same(before, (snapshot(model, optimizer, grower), copy.deepcopy(average.state_dict())))

@@ -65,18 +65,18 @@ def test_a_growth_rate_beyond_all_numbers_reaches_the_full_width():
 
 
 def test_linear_widths_grow_by_the_same_amount():
-    fractions = width_fractions(5, 0.2, rule="linear")
+    fractions = width_fractions(5, 0.2, schedule="linear")
     steps = [b - a for a, b in itertools.pairwise(fractions)]
     assert fractions[0] == 0.2 and fractions[-1] == 1.0
     assert max(steps) == pytest.approx(0.2) and min(steps) == pytest.approx(0.2)
-    assert width_fractions(1, rule="linear") == [1.0]
+    assert width_fractions(1, schedule="linear") == [1.0]
 
 
-@pytest.mark.parametrize("rule", ["published", "recursive", "linear"])
+@pytest.mark.parametrize("schedule", ["published", "recursive", "linear"])
 @pytest.mark.parametrize("stages", [1, 2, 5, 9])
-def test_fractions_never_shrink_and_end_at_one(rule, stages):
+def test_fractions_never_shrink_and_end_at_one(schedule, stages):
     for growth in (None, 0, 0.1, 0.2, 1.0):
-        fractions = width_fractions(stages, 0.25, growth, rule)
+        fractions = width_fractions(stages, 0.25, growth, schedule)
         assert len(fractions) == stages and fractions[-1] == 1.0
         assert fractions == sorted(fractions) and min(fractions) > 0
 
@@ -115,12 +115,12 @@ def test_the_published_epochs(epochs, first, expected):
 
 
 def test_recursive_epochs():
-    assert stage_epochs(160, 9, rule="recursive") == [8, 10, 12, 14, 17, 20, 24, 29, 26]
+    assert stage_epochs(160, 9, schedule="recursive") == [8, 10, 12, 14, 17, 20, 24, 29, 26]
 
 
 def test_linear_epochs_leave_the_remainder_to_the_last_stage():
-    assert stage_epochs(160, 9, rule="linear") == [17] * 8 + [24]
-    assert stage_epochs(9, 9, rule="linear") == [1] * 9
+    assert stage_epochs(160, 9, schedule="linear") == [17] * 8 + [24]
+    assert stage_epochs(9, 9, schedule="linear") == [1] * 9
 
 
 def test_a_product_that_is_whole_is_not_floored_away():
@@ -130,9 +130,9 @@ def test_a_product_that_is_whole_is_not_floored_away():
     assert stage_epochs(1000, 4, 100, 0.15)[1] == 115, "100 · 1.15 is 114.99999999999999"
 
 
-@pytest.mark.parametrize("rule", ["published", "recursive", "linear"])
-def test_one_stage_takes_all_epochs(rule):
-    assert stage_epochs(7, 1, rule=rule) == [7]
+@pytest.mark.parametrize("schedule", ["published", "recursive", "linear"])
+def test_one_stage_takes_all_epochs(schedule):
+    assert stage_epochs(7, 1, schedule=schedule) == [7]
 
 
 def test_epochs_that_do_not_reach_explain_themselves():
@@ -152,7 +152,7 @@ def test_exactly_one_epoch_for_the_last_stage_is_a_plan_and_none_is_not():
 
 def test_too_few_epochs_for_a_linear_schedule():
     with pytest.raises(PlanError, match="3 epochs do not reach for 9 stages"):
-        stage_epochs(3, 9, rule="linear")
+        stage_epochs(3, 9, schedule="linear")
 
 
 @pytest.mark.parametrize(

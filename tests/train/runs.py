@@ -10,7 +10,7 @@ from typing import Any
 
 from growthring.checkpoint import load_weights, read_json, read_jsonl
 from growthring.runs import RunFolder
-from growthring.train import Recipe, Silence, Trainer, change
+from growthring.train import Recipe, Silence, Trainer, change, parse_settings
 from growthring.train.progress import Status
 from growthring.train.recipes import demo
 from tests.train.nets import normed, plain
@@ -20,7 +20,7 @@ TINY = ("epochs=3", "first_epochs=none", "stages=3", "num_train=96", "batch_size
 
 def resnet(*settings: str) -> Recipe:
     """The demo's ResNet-8 at width 8."""
-    return change(demo(), [*TINY, "model_options.width=8", *settings])
+    return change(demo(), parse_settings([*TINY, "model_options.width=8", *settings]))
 
 
 def small(*settings: str, model: Callable[..., Any] = plain) -> Recipe:
@@ -35,7 +35,7 @@ def small(*settings: str, model: Callable[..., Any] = plain) -> Recipe:
         lr=0.05,
         optimizer_options={"momentum": 0.9, "weight_decay": 5e-4},
     )
-    return change(recipe, [*TINY, *settings])
+    return change(recipe, parse_settings([*TINY, *settings]))
 
 
 KINDS: dict[str, Callable[[], Recipe]] = {
@@ -139,4 +139,4 @@ def assert_whole(folder: Path, recipe: Recipe) -> None:
     epochs = [line["epoch"] for line in lines if line["kind"] == "epoch"]
     assert epochs == list(range(recipe.epochs))
     grown = [line["stage"] for line in lines if line["kind"] == "growth"]
-    assert grown == ([] if recipe.fixed else list(range(1, recipe.stages)))
+    assert grown == ([] if recipe.fixed else list(range(1, recipe.plan.stages)))

@@ -6,6 +6,7 @@ import signal
 import pytest
 import torch
 
+import growthring.growing.grower as grower_module
 from growthring.growing.grower import Grower
 from tests.checkpoint.processes import on_call
 from tests.train.runs import (
@@ -62,20 +63,20 @@ def test_killed_after_steps_and_resumed(kind, steps, tmp_path):
     assert_whole(tmp_path / "killed", recipe)
 
 
-def kill_in(function, number=1):
-    """Kills within the number-th call of a method of Grower: at its start or in its middle."""
+def kill_in(place, function, number=1):
+    """Kills within the number-th call of a function that a growth calls: at its start or in its middle."""
 
     def put(trainer):
         every(1)(trainer)
-        real, calls = getattr(Grower, function), []
+        real, calls = getattr(place, function), []
 
-        def killing(self, *args, **kwargs):
+        def killing(*args, **kwargs):
             calls.append(1)
             if len(calls) == number:
                 kill_self()
-            return real(self, *args, **kwargs)
+            return real(*args, **kwargs)
 
-        setattr(Grower, function, killing)
+        setattr(place, function, killing)
 
     return put
 
@@ -85,8 +86,9 @@ def test_killed_in_the_middle_of_a_growth(kind, tmp_path):
     recipe = KINDS[kind]()
     runs = Runs(recipe)
     assert runs.start(tmp_path / "whole") == 0
-    for function, number in (("grow", 1), ("_grow_optimizers", 1), ("_grow_optimizers", 2)):
-        assert runs.start(tmp_path / "killed", kill_in(function, number)) == KILLED
+    optimizers = (grower_module, "grow_optimizers")
+    for place in ((Grower, "grow", 1), (*optimizers, 1), (*optimizers, 2)):
+        assert runs.start(tmp_path / "killed", kill_in(*place)) == KILLED
     assert runs.start(tmp_path / "killed") == 0
     assert_same_run(tmp_path / "whole", tmp_path / "killed")
     assert_whole(tmp_path / "killed", recipe)

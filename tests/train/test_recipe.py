@@ -1,4 +1,4 @@
-"""Recipes: settings on the command line, a user's own file, what differs between two."""
+"""Recipes: their settings, a user's own file, what differs between two."""
 
 import dataclasses
 import functools
@@ -8,9 +8,13 @@ import sys
 import pytest
 import torch
 
-from growthring.errors import InputError
-from growthring.train.recipe import Recipe, change, differences, load_recipe
+from growthring.errors import InputError, PlanError
+from growthring.planning.options import OPTIONS, PlanOptions
+from growthring.train.bounds import misfit
+from growthring.train.recipe import KINDS, Recipe, change, differences, load_recipe
 from growthring.train.recipes import RECIPES
+from growthring.train.settings import parse_settings
+from growthring.train.setup import make_plan
 from growthring.zoo import mlp8
 
 
@@ -18,136 +22,63 @@ def recipe(**options) -> Recipe:
     return Recipe("mine", mlp8, **options)
 
 
-# change: key=value.
+def put(before: Recipe, *texts: str) -> Recipe:
+    return change(before, parse_settings(texts))
+
+
+# A recipe in Python.
+
+
+def test_the_plan_is_one_value():
+    mine = recipe(epochs=30, stages=3, lr=0.5, optimizer="adam")
+    assert mine.plan == PlanOptions(epochs=30, stages=3, optimizer="adam") and mine.lr == 0.5
+    assert recipe(plan=mine.plan, stages=4).plan == mine.plan.changed(stages=4)
+    assert dataclasses.replace(mine, lr=0.1) == recipe(plan=mine.plan)
+    assert (mine.epochs, mine.batch_size) == (30, 128)
 
 
 @pytest.mark.parametrize(
-    ("setting", "key", "value"),
+    ("settings", "says"),
     [
-        ("epochs=3", "epochs", 3),
-        (" epochs = 3 ", "epochs", 3),
-        ("seed=1_000", "seed", 1000),
-        ("seed=0x10", "seed", 16),
-        ("lr=0.25", "lr", 0.25),
-        ("lr=1e-3", "lr", 1e-3),
-        ("lr=1", "lr", 1),
-        ("noise=0", "noise", 0),
-        ("mirror=false", "mirror", False),
-        ("mirror=True", "mirror", True),
-        ("compile=true", "compile", True),
-        ("fixed=TRUE", "fixed", True),
-        ("growth=none", "growth", None),
-        ("growth=None", "growth", None),
-        ("growth=null", "growth", None),
-        ("growth=0.3", "growth", 0.3),
-        ("first_epochs=4", "first_epochs", 4),
-        ("first_epochs=none", "first_epochs", None),
-        ("num_train=100", "num_train", 100),
-        ("side=16", "side", 16),
-        ("clip_norm=1", "clip_norm", 1),
-        ("budget=0.5", "budget", 0.5),
-        ("optimizer=adam", "optimizer", "adam"),
-        ("optimizer='adam'", "optimizer", "adam"),
-        ('data="cifar10"', "data", "cifar10"),
-        ("schedule=linear", "schedule", "linear"),
-        ("batch_rate=sqrt", "batch_rate", "sqrt"),
-        ("batch_rate=none", "batch_rate", "none"),
-        ("variance_transfer=off", "variance_transfer", "off"),
-        ("precision=bfloat16", "precision", "bfloat16"),
-        ("freeze=('a', 'b.*')", "freeze", ("a", "b.*")),
-        ("freeze=['a']", "freeze", ("a",)),
-        ("freeze=()", "freeze", ()),
-        ("input_shape=(1, 8, 8)", "input_shape", (1, 8, 8)),
-        ("input_shape=[1,8,8]", "input_shape", (1, 8, 8)),
-        ("input_shape=1,8,8", "input_shape", (1, 8, 8)),
-        ("model_options={'width': 4}", "model_options", {"width": 4}),
-        ("model_options={}", "model_options", {}),
-        ("model_options.width=4", "model_options", {"width": 4, "depth": 2}),
-        ("model_options.norm=none", "model_options", {"width": 8, "depth": 2, "norm": None}),
-        ("model_options.name=a=b", "model_options", {"width": 8, "depth": 2, "name": "a=b"}),
-        ("optimizer_options.momentum=0.8", "optimizer_options", {"momentum": 0.8}),
-        ("optimizer_options.betas=(0.9, 0.98)", "optimizer_options", {"betas": (0.9, 0.98)}),
+        ({"epohcs": 3}, "a recipe has no setting 'epohcs'; the nearest is 'epochs'"),
+        ({"zzz": 3}, "a recipe has no setting 'zzz'; there are batch_growth"),
+        ({"lr": "fast"}, "lr='fast': 'lr' is float, not str"),
+        ({"epochs": [1, 2, 3]}, "'epochs' is int, not list"),
+        ({"plan": PlanOptions(stages=2, epochs=[1, 2])}, "'epochs' is int, not list"),
+        ({"input_shape": (1, "a")}, "'input_shape' is tuple[int, ...], not tuple"),
+        ({"plan": {"epochs": 3}}, "is a dict, not a PlanOptions"),
+        ({"build": "mlp8"}, "'build' is a function | None, not str"),
     ],
 )
-def test_settings(setting, key, value):
-    before = recipe(model_options={"width": 8, "depth": 2})
-    changed = change(before, [setting])
-    found = getattr(changed, key)
-    assert found == value and type(found) is type(value)
-    assert before == recipe(model_options={"width": 8, "depth": 2}), "the old one is as it was"
-    others = [f.name for f in dataclasses.fields(Recipe) if f.name != key]
-    assert all(getattr(changed, name) == getattr(before, name) for name in others)
-
-
-def test_the_last_setting_counts_and_parts_add_up():
-    changed = change(
-        recipe(),
-        ["epochs=3", "optimizer_options.a=1", "epochs=5", "optimizer_options.b=x", "lr=2"],
-    )
-    assert changed.epochs == 5 and changed.lr == 2
-    assert changed.optimizer_options == {"a": 1, "b": "x"}
-    assert change(recipe(), []) == recipe()
-
-
-@pytest.mark.parametrize(
-    ("setting", "text"),
-    [
-        ("epochs=3.5", "'epochs' is int, not float"),
-        ("epochs=true", "'epochs' is int, not bool"),
-        ("epochs=abc", "'epochs' is int, not str"),
-        ("epochs=", "'epochs' is int, not str"),
-        ("epochs=none", "'epochs' is int, not NoneType"),
-        ("epochs=[1, 2]", "'epochs' is int, not list"),
-        ("epochs={}", "'epochs' is int, not dict"),
-        ("lr=abc", "'lr' is float, not str"),
-        ("lr=nan", "'lr' is float"),
-        ("lr=true", "'lr' is float, not bool"),
-        ("lr=1+1", "'lr' is float, not str"),
-        ("lr=1j", "'lr' is float, not complex"),
-        ("lr=__import__('os')", "'lr' is float, not str"),
-        ("lr=0.1,0.2", "'lr' is float, not tuple"),
-        ("mirror=1", "'mirror' is bool, not int"),
-        ("mirror=yes", "'mirror' is bool, not str"),
-        ("first_epochs=4.5", "'first_epochs' is int | None, not float"),
-        ("budget=50%", "'budget' is float | None, not str"),
-        ("freeze=none", "'freeze' is tuple[str, ...], not NoneType"),
-        ("freeze=(1, 2)", "'freeze' is tuple[str, ...]"),
-        ("input_shape=8", "'input_shape' is tuple[int, ...], not int"),
-        ("input_shape=('a',)", "'input_shape' is tuple[int, ...]"),
-        ("input_shape=(1.5, 2)", "'input_shape' is tuple[int, ...]"),
-        ("model_options=none", "'model_options' is Mapping[str, Any], not NoneType"),
-        ("model_options=4", "'model_options' is Mapping[str, Any], not int"),
-        ("model_options.=4", "model_options"),
-        ("epochs.x=3", "'epochs' has no parts"),
-        ("name=x", "write a recipe of your own to change the name"),
-        ("model=mlp8", "write a recipe of your own to change the model"),
-        ("model.x=3", "write a recipe of your own to change the model"),
-        ("epoch=3", "expected key=value with a key out of"),
-        ("Epochs=3", "expected key=value with a key out of"),
-        ("epochs", "expected key=value with a key out of"),
-        ("=3", "expected key=value with a key out of"),
-        ("", "expected key=value with a key out of"),
-    ],
-)
-def test_wrong_settings(setting, text):
+def test_settings_are_checked_by_their_types(settings, says):
     with pytest.raises(InputError) as caught:
-        change(recipe(), [setting])
-    assert text in str(caught.value) and f"--set {setting!r}" in str(caught.value)
+        recipe(**settings)
+    assert says in str(caught.value)
 
 
-def test_a_wrong_key_lists_the_right_ones():
-    with pytest.raises(InputError) as caught:
-        change(recipe(), ["zzz=1"])
-    text = str(caught.value)
-    assert "epochs" in text and "optimizer_options" in text
-    assert "model," not in text and "name," not in text
+def test_the_plan_checks_its_options():
+    with pytest.raises(PlanError, match="stages=0"):
+        recipe(stages=0)
+    with pytest.raises(InputError, match=r"epochs.x=3: 'epochs' has no parts"):
+        change(recipe(), {"epochs.x": 3})
 
 
-@pytest.mark.parametrize("name", RECIPES)
-def test_every_recipe_can_be_changed(name):
-    changed = change(RECIPES[name](), ["optimizer_options.momentum=0.5", "epochs=50"])
-    assert changed.optimizer_options["momentum"] == 0.5
-    assert RECIPES[name]().optimizer_options["momentum"] == 0.9, "what recipes share is not changed"
+def test_every_option_of_the_plan_is_a_setting():
+    widths = {"0": [4, 8, 16]}
+    mine = recipe(stages=3, widths=widths, heads="size", batch_memory=1e9, build=mlp8)
+    stored = mine.as_dict()
+    assert stored["widths"] == [["0", [4, 8, 16]]] and stored["build"] == "growthring.zoo.mlp.mlp8"
+    assert (stored["heads"], stored["batch_memory"]) == ("size", 1e9) and "outputs" not in stored
+    assert all(misfit(key, value) is None for key, value in stored.items())
+    assert recipe(stages=3, widths=stored["widths"]).plan.widths == mine.plan.widths
+    (line,) = differences(recipe().as_dict(), recipe(heads="size").as_dict())
+    assert line == "heads: 'auto' -> 'size'"
+
+
+def test_a_recipes_plan_is_made_with_its_options():
+    net = functools.partial(torch.nn.Sequential, torch.nn.Linear(4, 16), torch.nn.Linear(16, 3))
+    mine = Recipe("mine", net, stages=3, input_shape=(4,), widths={"0": [2, 8, 16]})
+    assert make_plan(mine, net()).widths("0") == [2, 8, 16]
 
 
 # as_dict and differences.
@@ -156,7 +87,8 @@ def test_every_recipe_can_be_changed(name):
 def test_as_dict_is_json():
     found = recipe(freeze=("a",), model_options={"width": 3}).as_dict()
     assert json.loads(json.dumps(found, allow_nan=False)) == found
-    assert set(found) == {f.name for f in dataclasses.fields(Recipe)}
+    later = {name for name, option in OPTIONS.items() if option.metadata.get("later")}
+    assert set(found) == set(KINDS) - later, "as runs have stored them so far"
     assert found["model"] == "growthring.zoo.mlp.mlp8"
     assert found["freeze"] == ["a"] and found["model_options"] == {"width": 3}
 
@@ -197,6 +129,7 @@ def test_differences():
     assert differences({}, {}) == []
     assert differences({"epochs": 3, "lr": 0.1}, {"epochs": 4, "lr": 0.1}) == ["epochs: 3 -> 4"]
     assert differences({"a": 1}, {"b": "x"}) == ["a: 1 -> None", "b: None -> 'x'"]
+    assert differences({"heads": "count"}, {}) == ["heads: 'count' -> 'auto'"]
     assert differences({"o": {"m": 0.9}}, {"o": {"m": 0.8}}) == ["o: {'m': 0.9} -> {'m': 0.8}"]
 
 
@@ -213,7 +146,7 @@ def test_every_change_is_a_difference():
         "freeze": "('a',)", "model_options.width": "4", "first_epochs": "2", "seed": "7",
     }  # fmt: skip
     for key, value in settings.items():
-        changed = change(before, [f"{key}={value}"])
+        changed = put(before, f"{key}={value}")
         (line,) = differences(before.as_dict(), changed.as_dict())
         assert line.startswith(f"{key.split('.')[0]}: ")
 

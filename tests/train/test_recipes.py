@@ -1,6 +1,5 @@
 """The published settings: schedules exactly as published, costs as our rule gives them."""
 
-import dataclasses
 import functools
 import math
 
@@ -8,7 +7,7 @@ import pytest
 import torch
 
 import growthring as gr
-from growthring.train.recipe import Recipe
+from growthring.train.recipe import Recipe, change
 from growthring.train.recipes import RECIPES
 from growthring.train.setup import make_model, make_plan
 
@@ -28,6 +27,7 @@ CASES = {
     "cifar10-wrn28-1": (58.24, 52.94, CIFAR10, 128, {16, 32, 64}),
 }
 SLOW = {"imagenet-resnet50", "imagenet-mobilenetv1", "cifar100-mobilenetv1"}
+QUICK = ("cifar10-resnet20", "cifar10-mobilenetv1")  # planned in every run of the tests
 NAMES = [pytest.param(n, marks=[pytest.mark.slow] if n in SLOW else []) for n in CASES]
 
 
@@ -56,8 +56,8 @@ def test_the_settings(name):
     recipe = RECIPES[name]()
     published, _, epochs, batch, _ = CASES[name]
     assert recipe.published == published
-    assert recipe.epochs == sum(epochs) and recipe.batch_size == batch and recipe.stages == 9
-    assert recipe.optimizer == "sgd" and recipe.lr == 0.1
+    assert recipe.epochs == sum(epochs) and recipe.batch_size == batch and recipe.plan.stages == 9
+    assert recipe.plan.optimizer == "sgd" and recipe.lr == 0.1
     decay = 1e-4 if name.startswith("imagenet") else 5e-4
     assert recipe.optimizer_options == {"momentum": 0.9, "weight_decay": decay}
     assert recipe.lr_schedule == "cosine" and recipe.variance_transfer == "paper"
@@ -72,7 +72,9 @@ def test_the_settings(name):
     assert recipe.input_shape == (3, side, side)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in CASES]
+)
 def test_costs_epochs_and_widths(name):
     plan = planned(name)
     _, ours, epochs, batch, full = CASES[name]
@@ -117,13 +119,13 @@ def test_the_demo_fits_the_embedded_digits():
     recipe = RECIPES["demo"]()
     plan = planned("demo")
     assert recipe.data == "digits" and recipe.input_shape == (1, 8, 8) and not recipe.mirror
-    assert plan.num_stages == recipe.stages and sum(plan.epochs) == recipe.epochs
+    assert plan.num_stages == recipe.plan.stages and sum(plan.epochs) == recipe.epochs
     assert all(n >= 1 for n in plan.epochs) and plan.flops_share < 1
-    assert plan.named_widths(0) != plan.named_widths(recipe.stages - 1)
+    assert plan.named_widths(0) != plan.named_widths(recipe.plan.stages - 1)
 
 
 def test_a_fixed_size_run_is_one_stage_of_all_epochs():
-    recipe = dataclasses.replace(RECIPES["demo"](), fixed=True)
+    recipe = change(RECIPES["demo"](), {"fixed": True})
     plan = make_plan(recipe, make_model(recipe, torch.Generator().manual_seed(0)))
     assert plan.num_stages == 1 and plan.epochs == (recipe.epochs,) and plan.flops_share == 1.0
 

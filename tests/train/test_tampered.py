@@ -20,7 +20,7 @@ from growthring.checkpoint import (
 from growthring.data.stream import BatchStream
 from growthring.errors import GrowthError, InputError
 from growthring.runs import RunFolder
-from growthring.train import Interrupted, Silence, Trainer, TrainingError, change, how_to_resume
+from growthring.train import Interrupted, Silence, Trainer, TrainingError, how_to_resume
 from growthring.train.config import read_config
 from growthring.train.interrupt import Interrupt
 from growthring.train.saved import open_run
@@ -374,13 +374,13 @@ def test_a_run_of_before_without_marks_can_be_resumed(trainer, run):
 )
 def test_numbers_beyond_any_use(setting, says, tmp_path):
     with pytest.raises(InputError) as caught:
-        Trainer(change(small(), [setting]), tmp_path / "run", progress=Silence())
+        Trainer(small(setting), tmp_path / "run", progress=Silence())
     assert says in str(caught.value) and not (tmp_path / "run").exists()
 
 
 def test_a_setting_nested_too_deep_is_a_text():
     with pytest.raises(InputError, match="'epochs' is int, not str"):
-        change(small(), ["epochs=" + "(" * 50_000 + ")" * 50_000])
+        small("epochs=" + "(" * 50_000 + ")" * 50_000)
 
 
 # Data that does not fit the model.
@@ -418,7 +418,7 @@ DATA = {
 @pytest.mark.parametrize(("labels", "settings", "says"), DATA.values(), ids=DATA.keys())
 def test_data_that_does_not_fit(labels, settings, says, tmp_path):
     path = npz(tmp_path, np.array(labels))
-    recipe = change(small("data=npz"), settings)
+    recipe = small("data=npz", *settings)
     with pytest.raises(GrowthError) as caught:
         Trainer(recipe, tmp_path / "run", data=path, progress=Silence()).fit()
     assert says in str(caught.value) and not (tmp_path / "run").exists()

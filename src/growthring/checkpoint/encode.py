@@ -237,6 +237,6 @@ def _advice(value: Any) -> str:
     return "Save numbers, strings, tensors, arrays, and dicts, lists, tuples and sets of these."
 
 
-def _error(path: str, found: str, advice: str) -> CheckpointError:
+def _error(path: str, problem: str, advice: str) -> CheckpointError:
     where = f"'{path}'" if path else "the state"
-    return CheckpointError(f"cannot save {where}: {found}. {advice}")
+    return CheckpointError(f"cannot save {where}: {problem}. {advice}")

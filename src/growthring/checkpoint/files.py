@@ -1,8 +1,4 @@
-"""Files that appear whole or not at all: written beside their place, synced to the disk, renamed.
-
-A killed process cannot leave half a file behind under the final name, and neither can a power cut:
-the rename is only done once the contents are on the disk.
-"""
+"""Files of a run, written whole or not at all, and the error where the system refuses one."""
 
 from __future__ import annotations
 
@@ -10,30 +6,12 @@ import contextlib
 import errno
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any
 
 from growthring.checkpoint.errors import CheckpointError
+from growthring.files.atomic import write_bytes
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-
-
-def sync_file(file: IO[Any]) -> None:
-    """Brings what was written to a file to the disk."""
-    file.flush()
-    os.fsync(file.fileno())
-
-
-def sync_folder(folder: Path) -> None:
-    """Brings the names in a folder to the disk (there is no such thing on Windows)."""
-    if os.name == "nt":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
@@ -48,32 +26,10 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
     >>> (Path(folder.name) / "note.txt").read_text()
     'grown'
     """
-
-    def write(temporary: Path) -> None:
-        with open(temporary, "xb") as file:
-            file.write(text.encode("utf-8"))
-            sync_file(file)
-
-    write_whole(Path(path), write)
-
-
-def write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Lets `write` make and sync a new file beside `path`, then gives it that name.
-
-    Raises:
-        CheckpointError: the system refused something; a file that was there before is as it was.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        temporary.unlink(missing_ok=True)  # of a killed process that had this number
-        write(temporary)
-        os.replace(temporary, path)
-        sync_folder(path.parent)
+        write_bytes(Path(path), text.encode("utf-8"))
     except OSError as error:
-        raise write_error(path, error) from error
-    finally:
-        with contextlib.suppress(OSError):  # the error on its way says more
-            temporary.unlink(missing_ok=True)
+        raise write_error(Path(path), error) from error
 
 
 def write_error(

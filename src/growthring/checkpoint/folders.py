@@ -62,12 +62,12 @@ def candidates(run: str | os.PathLike[str]) -> list[tuple[int, Path]]:
         raise CheckpointError(
             f"cannot look for checkpoints in '{parent}': {error.strerror or error}."
         ) from error
-    found = []
+    numbered = []
     for name in names:
         if match := _NAME.fullmatch(name):
-            found.append((int(match[1]), match[2] is None, parent / name))
-    found.sort(reverse=True)
-    return [(step, path) for step, _, path in found]
+            numbered.append((int(match[1]), match[2] is None, parent / name))
+    numbered.sort(reverse=True)
+    return [(step, path) for step, _, path in numbered]
 
 
 def leftovers(parent: Path) -> list[Path]:

@@ -98,12 +98,12 @@ def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     Raises:
         ValueError: a key is there twice.
     """
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    members = dict(pairs)
+    if len(members) < len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key in keys if keys.count(key) > 1)
         raise ValueError(f"the key {twice!r} is there twice")
-    return found
+    return members
 
 
 def _plain(value: Any) -> Any:

@@ -39,13 +39,13 @@ class Mark:
         Raises:
             CheckpointError: lines are missing or were changed, or it cannot be read.
         """
-        found = mark_of(path, self.size)
-        if found.size < self.size:
+        current = mark_of(path, self.size)
+        if current.size < self.size:
             raise CheckpointError(
-                f"'{os.fspath(path)}' was shortened: it has {found.lines} whole lines ({found.size} bytes), and "
-                f"had {self.lines} ({self.size} bytes) when the checkpoint was written."
+                f"'{os.fspath(path)}' was shortened: it has {current.lines} whole lines ({current.size} bytes), "
+                f"and had {self.lines} ({self.size} bytes) when the checkpoint was written."
             )
-        if found != self:
+        if current != self:
             raise CheckpointError(
                 f"'{os.fspath(path)}' was changed: its first {self.size} bytes are not the {self.lines} lines that "
                 "were there when the checkpoint was written."
@@ -192,9 +192,9 @@ class JsonLines:
             while end > 0:
                 start = max(0, end - _BLOCK)
                 file.seek(start)
-                found = file.read(end - start).rfind(b"\n")
-                end = start + found + 1 if found >= 0 else start
-                if found >= 0:
+                newline = file.read(end - start).rfind(b"\n")
+                end = start + newline + 1 if newline >= 0 else start
+                if newline >= 0:
                     break
             file.seek(0)
             self._mark = _mark(file, end)

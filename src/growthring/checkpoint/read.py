@@ -75,10 +75,10 @@ def read_checkpoint(
     (12, {'weight': tensor([1., 1.])})
     """
     parent = checkpoints_folder(folder)
-    found = candidates(folder)
-    wanted = [(s, path) for s, path in found if step is None or s == step]
+    checkpoints = candidates(folder)
+    wanted = [(s, path) for s, path in checkpoints if step is None or s == step]
     if not wanted:
-        steps = ", ".join(str(s) for s in sorted({s for s, _ in found}))
+        steps = ", ".join(str(s) for s in sorted({s for s, _ in checkpoints}))
         raise CheckpointError(
             f"there is no checkpoint {f'of step {step} ' if step is not None else ''}in '{parent}'"
             + (f"; there are those of steps {steps}." if steps else ".")

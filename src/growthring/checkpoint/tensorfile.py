@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from growthring.checkpoint.errors import CheckpointError
-from growthring.checkpoint.files import sync_file
+from growthring.files.atomic import sync_file
 from growthring.files.foreign import open_plain
 
 DTYPES = frozenset(  # of the format; float4_e2m1fn_x2 is left out, as its shape counts half bytes
@@ -50,9 +50,9 @@ def write_tensors(
         save_file(plain, path, dict(metadata) if metadata else None)
     except SafetensorError as error:
         # The library gives what the system said as text: "I/O error: File too large (os error 27)".
-        if found := re.search(r": ([^:]+) \(os error (\d+)\)", str(error)):
-            code = int(found[2])
-            raise OSError(code, found[1], None, code) from error  # the last is for Windows
+        if match := re.search(r": ([^:]+) \(os error (\d+)\)", str(error)):
+            code = int(match[2])
+            raise OSError(code, match[1], None, code) from error  # the last is for Windows
         raise CheckpointError(f"cannot write '{path}': {error}.") from error
     path.chmod(mode)
     with open(path, "r+b") as file:  # Windows syncs only what is open for writing
@@ -72,9 +72,9 @@ def read_tensors(path: Path, crc: int | None = None) -> dict[str, Tensor]:
         OSError: as the system gives it.
     """
     with open_plain(path) as file:  # also because errors of the library have no errno
-        if crc is not None and (found := _crc32(file)) != crc:
+        if crc is not None and (checksum := _crc32(file)) != crc:
             raise CheckpointError(
-                f"'{path.name}' is corrupt: its CRC-32 is {found:08x}, it was written with {crc:08x}."
+                f"'{path.name}' is corrupt: its CRC-32 is {checksum:08x}, it was written with {crc:08x}."
             )
     try:
         with safe_open(path, "pt") as tensors:

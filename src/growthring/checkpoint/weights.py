@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 from growthring.checkpoint.errors import CheckpointError
-from growthring.checkpoint.files import write_whole
+from growthring.checkpoint.files import write_error
 from growthring.checkpoint.tensorfile import (
     DTYPES,
     read_metadata,
     read_tensors,
     write_tensors,
 )
+from growthring.files.atomic import write_with
 
 
 def save_weights(
@@ -58,7 +59,10 @@ def save_weights(
     for key, value in strings.items():
         if not isinstance(key, str) or not isinstance(value, str):
             raise CheckpointError(f"metadata[{key!r}]={value!r}: safetensors takes strings only.")
-    write_whole(path, lambda temporary: write_tensors(temporary, state_dict, strings))
+    try:
+        write_with(path, lambda temporary: write_tensors(temporary, state_dict, strings))
+    except OSError as error:
+        raise write_error(path, error) from error
 
 
 def load_weights(

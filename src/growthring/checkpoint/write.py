@@ -18,7 +18,7 @@ import torch
 
 from growthring.checkpoint.encode import encode
 from growthring.checkpoint.errors import CheckpointError
-from growthring.checkpoint.files import sync_file, sync_folder, write_error
+from growthring.checkpoint.files import write_error
 from growthring.checkpoint.folders import (
     FORMAT,
     STATE,
@@ -33,6 +33,7 @@ from growthring.checkpoint.folders import (
 )
 from growthring.checkpoint.tensorfile import write_tensors
 from growthring.errors import InputError
+from growthring.files.atomic import sync_file, sync_folder
 from growthring.files.foreign import refuse_link
 
 

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from growthring.errors import InputError
-from growthring.train import RECIPES, Recipe, change, load_recipe
+from growthring.train import RECIPES, Recipe, change, load_recipe, parse_settings
 
 if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -34,7 +34,7 @@ def add_recipe(parser: argparse.ArgumentParser, is_required: bool = True) -> Non
 
 def recipe_of(arguments: argparse.Namespace) -> Recipe:
     """The recipe that --recipe and --set name."""
-    return change(load_recipe(arguments.recipe, RECIPES), arguments.settings)
+    return change(load_recipe(arguments.recipe, RECIPES), parse_settings(arguments.settings))
 
 
 def parse_share(text: str) -> float:

@@ -25,7 +25,7 @@ from growthring.compare import (
 )
 from growthring.errors import InputError
 from growthring.files.foreign import shown
-from growthring.train import Interrupted, Progress, Silence
+from growthring.train import Interrupted, Progress, Silence, parse_settings
 
 _COMPARE = """\
 Trains the contenders on the same data for each seed, and full-size training at their cost beside them:
@@ -36,7 +36,7 @@ on the same DIR, and with more methods or seeds adds to what is there.
 
 examples:
   growthring compare --recipe demo --out runs/compare
-  growthring compare --recipe demo --methods vt,ra,full --seeds 5 --out runs/ablation --clock cpu
+  growthring compare --recipe demo --methods vt,ra,paper --seeds 5 --out runs/ablation --clock cpu
   growthring compare --recipe demo --methods paired --variant noisy:noise=0.1,lr=0.02 --out runs/noise
   growthring compare --table --out runs/compare
   growthring compare --list
@@ -125,7 +125,7 @@ def _run(arguments: argparse.Namespace) -> None:
 def _comparison(arguments: argparse.Namespace) -> Comparison:
     own = {"seed", "fixed", "small"}
     for setting in arguments.settings:
-        if setting.partition("=")[0].strip() in own:
+        if own & set(parse_settings([setting])):
             raise InputError(f"--set {setting}: --seeds, --methods and --variant say that.")
     names = [name.strip() for name in arguments.methods.split(",") if name.strip()]
     data = None if arguments.data is None else str(Path(arguments.data).expanduser().resolve())

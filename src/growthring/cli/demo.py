@@ -7,7 +7,7 @@ from pathlib import Path
 
 from growthring.compare import Comparison, format_table, manifest_of, notes
 from growthring.report import write_report
-from growthring.train import RECIPES, Progress, change
+from growthring.train import RECIPES, Progress, change, parse_settings
 
 
 def main() -> None:
@@ -18,7 +18,7 @@ def main() -> None:
     options.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE")
     arguments = options.parse_args()
     out, progress = arguments.out, Progress()
-    recipe = change(RECIPES["demo"](), arguments.settings)
+    recipe = change(RECIPES["demo"](), parse_settings(arguments.settings))
     source = {"recipe": "demo", "settings": arguments.settings, "data": None}
     rows = Comparison(
         recipe, ["paired"], arguments.seeds, out, log_rates=50, progress=progress, source=source

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import ast
 import importlib
 import json
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -18,7 +16,9 @@ from torch import nn
 
 from growthring.cli.common import Commands
 from growthring.errors import InputError
+from growthring.files.source import load_source
 from growthring.graph.discover import discover_width_groups
+from growthring.train.settings import parse_setting
 
 _INSPECT = """\
 Shows which axes of a model's tensors share a width, which of those widths can grow, and why the
@@ -56,7 +56,7 @@ def add(commands: Commands) -> None:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="an argument for the factory, a Python literal (or else a string)",
+        help="an argument for the factory: a Python literal, true, false, none, or else a string",
     )
     inspect.add_argument(
         "--freeze",
@@ -108,7 +108,7 @@ def load_model(name: str, settings: Sequence[str] = ()) -> nn.Module:
         factory = getattr(factory, part, None)
         if factory is None:
             raise InputError(f"module '{source}' has no '{attribute}'.")
-    keywords = dict(_setting(text) for text in settings)
+    keywords = dict(map(parse_setting, settings))
     if isinstance(factory, nn.Module):
         return factory
     if not callable(factory):
@@ -123,28 +123,16 @@ def load_model(name: str, settings: Sequence[str] = ()) -> nn.Module:
 
 
 def _load_module(source: str) -> ModuleType:
-    path = Path(source)
-    is_file = source.endswith(".py")
-    if is_file and not path.is_file():
-        raise InputError(f"there is no file '{source}'.")
-    sys.path.insert(0, str(path.parent.resolve()) if is_file else os.getcwd())
+    if source.endswith(".py"):
+        return load_source(source)
+    sys.path.insert(0, os.getcwd())
     try:
-        return importlib.import_module(path.stem if is_file else source)
+        return importlib.import_module(source)
     except Exception as error:  # importing runs the user's own code
         raise InputError(
             f"cannot import '{source}': {type(error).__name__}: {error}. Give a module that Python "
             "finds from here, or a path that ends in .py."
         ) from error
-
-
-def _setting(text: str) -> tuple[str, Any]:
-    key, equals, value = text.partition("=")
-    if not equals or not key:
-        raise InputError(f"--set {text}: expected KEY=VALUE.")
-    try:
-        return key, ast.literal_eval(value)
-    except (ValueError, SyntaxError):
-        return key, value
 
 
 def parse_inputs(texts: Sequence[str]) -> Any:

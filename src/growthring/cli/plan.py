@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 
 import torch
@@ -11,6 +10,7 @@ import torch
 from growthring.cli.common import Commands, add_recipe, parse_share, recipe_of
 from growthring.errors import InputError
 from growthring.planning.plan import Plan
+from growthring.train import change
 from growthring.train.setup import check, make_model, make_plan
 
 _PLAN = """\
@@ -46,40 +46,38 @@ def add(commands: Commands) -> None:
 def _run(arguments: argparse.Namespace) -> None:
     recipe = recipe_of(arguments)
     if arguments.budget is not None:
-        recipe = dataclasses.replace(
-            recipe, budget=parse_share(arguments.budget), first_epochs=None
-        )
+        recipe = change(recipe, {"budget": parse_share(arguments.budget), "first_epochs": None})
     check(recipe)
-    made = make_plan(recipe, make_model(recipe, torch.Generator().manual_seed(recipe.seed)))
+    plan = make_plan(recipe, make_model(recipe, torch.Generator().manual_seed(recipe.seed)))
     if arguments.measure:
-        made = made.measure()
+        plan = plan.measure()
     if arguments.plot:
-        plot_cost(made, arguments.plot)
+        plot_cost(plan, arguments.plot)
     if arguments.json:
         published = None if recipe.published is None else recipe.published / 100
         print(
             json.dumps(
-                {"recipe": recipe.name, **made.as_dict(), "published_flops_share": published},
+                {"recipe": recipe.name, **plan.as_dict(), "published_flops_share": published},
                 indent=2,
             )
         )
         return
-    print(made)
+    print(plan)
     if recipe.published is not None:
         print(f"The paper reports {recipe.published:.2f}% for this case.")
 
 
-def plot_cost(made: Plan, path: str) -> None:
+def plot_cost(plan: Plan, path: str) -> None:
     """Draws the cost of an example over the epochs of the run, a step for each stage."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise InputError("--plot needs matplotlib: pip install growthring[plots].") from error
-    full = made.footprints[-1]
+    full = plan.footprints[-1]
     figure = Figure(figsize=(8, 4), layout="constrained")
     plot = figure.subplots()
     start = 0
-    for t, (epochs, cost) in enumerate(zip(made.epochs, made.footprints, strict=True)):
+    for t, (epochs, cost) in enumerate(zip(plan.epochs, plan.footprints, strict=True)):
         share = cost.flops / full.flops
         plot.bar(start, share, width=epochs, align="edge", color="#3a7ca5", edgecolor="white")
         plot.text(start + epochs / 2, share + 0.01, str(t), ha="center", fontsize=8)
@@ -87,7 +85,7 @@ def plot_cost(made: Plan, path: str) -> None:
     plot.axhline(1.0, color="#888888", lw=1, ls="--")
     plot.set_xlabel("epoch")
     plot.set_ylabel("FLOPs of an example, share of full size")
-    plot.set_title(f"{made.flops_share:.1%} of the FLOPs of fixed-size training")
+    plot.set_title(f"{plan.flops_share:.1%} of the FLOPs of fixed-size training")
     try:
         figure.savefig(path, dpi=120)
     except (OSError, ValueError) as error:

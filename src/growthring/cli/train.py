@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import sys
 from dataclasses import asdict
@@ -32,6 +31,7 @@ from growthring.train import (
     how_to_resume,
     load_recipe,
     open_run,
+    parse_settings,
 )
 from growthring.train.config import read_config
 from growthring.train.setup import check_data, find_device
@@ -139,7 +139,7 @@ def _train(arguments: argparse.Namespace) -> None:
         }
         recipe = recipe_of(arguments)
         if arguments.fixed:
-            recipe = dataclasses.replace(recipe, fixed=True)
+            recipe = change(recipe, {"fixed": True})
         trainer = Trainer(
             recipe,
             arguments.out,
@@ -178,9 +178,9 @@ def _resumed(arguments: argparse.Namespace, common: dict[str, Any]) -> Trainer:
     for note in notes:
         common["progress"].say(note)
     settings = [*source.get("settings", ()), *arguments.settings]
-    recipe: Recipe = change(load_recipe(name, RECIPES), settings)
+    recipe: Recipe = change(load_recipe(name, RECIPES), parse_settings(settings))
     if source.get("fixed") or arguments.fixed:
-        recipe = dataclasses.replace(recipe, fixed=True)
+        recipe = change(recipe, {"fixed": True})
     trainer = Trainer(recipe, folder, data=data, source={**source, **recipe_source(name)}, **common)
     trainer.resume(saved)
     return trainer
@@ -199,19 +199,19 @@ def _export(arguments: argparse.Namespace) -> None:
     if run.is_finished:
         weights = run.read_weights()
     else:
-        found = run.read_checkpoint()
-        for path, reason in found.skipped:
+        checkpoint = run.read_checkpoint()
+        for path, reason in checkpoint.skipped:
             print(shown(f"checkpoint {path.name} cannot be used ({reason})"), file=sys.stderr)
-        weights = _weights(found)
+        weights = _weights(checkpoint)
     save_weights(arguments.file, weights)
     print(f"wrote {arguments.file}")
 
 
-def _weights(found: Checkpoint) -> dict[str, Any]:
+def _weights(checkpoint: Checkpoint) -> dict[str, Any]:
     """The model's tensors of a checkpoint, which may be of anything."""
-    weights = found.state.get("model") if isinstance(found.state, dict) else None
+    weights = checkpoint.state.get("model") if isinstance(checkpoint.state, dict) else None
     if not isinstance(weights, dict):
         raise CheckpointError(
-            f"the checkpoint '{found.path}' holds no model: it is not of a training run."
+            f"the checkpoint '{checkpoint.path}' holds no model: it is not of a training run."
         )
     return weights

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from growthring.checkpoint import read_json
 from growthring.errors import GrowthError, InputError
+from growthring.planning.options import OPTIONS
 from growthring.runs.values import canonical, mapping
 from growthring.train import Recipe
 from growthring.train.recipe import differences
@@ -19,20 +20,7 @@ from growthring.train.setup import check, make_model, make_optimizer, make_plan,
 from growthring.train.trial import check_labels
 
 _DATA = ("data", "num_train", "side", "shift", "mirror", "input_shape", "batch_size")
-_PLAN = (
-    *(
-        "model",
-        "model_options",
-        "input_shape",
-        "stages",
-        "start",
-        "growth",
-        "epochs",
-        "first_epochs",
-    ),
-    *("epoch_growth", "batch_size", "batch_growth", "batch_rate", "schedule", "round_to", "freeze"),
-    *("budget", "fixed", "small"),
-)
+_PLAN = ("model", "model_options", "input_shape", "fixed", "small", *OPTIONS)
 
 
 def check_base(recipe: Recipe) -> None:
@@ -64,7 +52,7 @@ def check_recipes(
     root = None if data is None else Path(data)
     for name, recipe in recipes:
         settings = recipe.as_dict()
-        seen, planned = (canonical([settings[f] for f in fields]) for fields in (_DATA, _PLAN))
+        seen, planned = (canonical([settings.get(f) for f in fields]) for fields in (_DATA, _PLAN))
         try:
             check(recipe)
             model = make_model(recipe, torch.Generator().manual_seed(0))
@@ -96,8 +84,8 @@ def check_run(folder: Path, recipe: Recipe) -> None:
     """Refuses a folder that holds a run with other settings, naming them."""
     if not (folder / "config.json").exists():
         return
-    found = mapping(read_json(folder / "config.json"))
-    changed = differences(mapping(found.get("settings")), recipe.as_dict())
+    config = mapping(read_json(folder / "config.json"))
+    changed = differences(mapping(config.get("settings")), recipe.as_dict())
     if changed:
         raise InputError(
             f"'{folder}' holds a run with other settings ({'; '.join(changed)}). Move it away, or give the "

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from growthring.compare.checks import check_base, check_folder, check_recipes, check_run
-from growthring.compare.contenders import DEFAULT, FIXED, MATCHED, Contender, line_up
+from growthring.compare.contenders import DEFAULT, FIXED, MATCHED, Contender, Settings, line_up
 from growthring.compare.manifest import (
     Manifest,
     base_settings,
@@ -31,7 +31,7 @@ from growthring.compare.stored import MOST_SEEDS
 from growthring.errors import InputError
 from growthring.runs import RunFolder
 from growthring.runs.results import CLOCKS
-from growthring.train import Interrupted, Progress, Recipe
+from growthring.train import Interrupted, Progress, Recipe, format_settings
 from growthring.train.setup import find_device
 
 
@@ -70,8 +70,8 @@ class Comparison:
     >>> import tempfile
     >>> from growthring.train import Silence, change
     >>> from growthring.train.recipes import demo
-    >>> small = change(demo(), ["epochs=3", "stages=2", "num_train=64", "model_options.width=4"])
-    >>> small = change(small, ["first_epochs=1"])
+    >>> fast = {"epochs": 3, "first_epochs": 1, "stages": 2, "num_train": 64}
+    >>> small = change(demo(), {**fast, "model_options.width": 4})
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     rows = Comparison(small, ["paired"], 1, folder, progress=Silence()).run()
     >>> [row.name for row in rows]
@@ -200,7 +200,7 @@ class Comparison:
                 f"same command goes on; `growthring compare --table --out {self.out}` shows what there is."
             ) from error
 
-    def _settings(self, name: str) -> tuple[str, ...]:
+    def _settings(self, name: str) -> Settings:
         if name in MATCHED:
             return matched_settings(self._manifest.decisions[name].epochs)
         return self.contenders[name].settings
@@ -214,5 +214,6 @@ class Comparison:
     def _run_source(self, task: PlannedRun) -> dict[str, Any] | None:
         if self._source is None:
             return None
-        settings = [*self._source["settings"], *self._settings(task.name), f"seed={task.seed}"]
+        own = format_settings({**self._settings(task.name), "seed": task.seed})
+        settings = [*self._source["settings"], *own]
         return {**self._source, "settings": settings, "fixed": False}

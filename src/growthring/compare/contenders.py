@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from growthring.errors import InputError
-from growthring.train import Recipe, change
+from growthring.errors import GrowthError, InputError
+from growthring.train import Recipe, change, parse_settings
 
 FIXED = "fixed"
 MATCHED = ("fixed-flops", "fixed-seconds")  # their epochs follow from the cost of another contender
 _RESERVED = {FIXED, *MATCHED, "lock"}
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")  # also a folder, so no dots and no slashes
 
-Settings = Callable[[Recipe], tuple[str, ...]]
+Settings = Mapping[str, Any]  # by name, with `optimizer_options.momentum` for a part of a mapping
 
 
 @dataclass(frozen=True)
@@ -25,25 +24,24 @@ class Contender:
 
     Attributes:
         name: in tables, and of the folder with its runs.
-        settings: `key=value` changes to the recipe, as for `growthring.train.change`.
+        settings: changes to the recipe, as for `growthring.train.change`.
         text: what it is, in a sentence.
 
     >>> from growthring.train.recipes import demo
-    >>> Contender("noisy", ("noise=0.1",)).recipe(demo(), seed=3).noise
+    >>> Contender("noisy", {"noise": 0.1}).recipe(demo(), seed=3).noise
     0.1
     """
 
     name: str
-    settings: tuple[str, ...] = ()
+    settings: Settings = field(default_factory=dict)
     text: str = ""
 
     def recipe(self, base: Recipe, seed: int) -> Recipe:
         """The recipe of one of its runs."""
         try:
-            changed = change(base, list(self.settings))
-        except InputError as error:
-            raise InputError(f"contender '{self.name}': {error}") from error
-        return dataclasses.replace(changed, seed=seed)
+            return change(base, {**self.settings, "seed": seed})
+        except GrowthError as error:
+            raise type(error)(f"contender '{self.name}': {error}") from error
 
 
 @dataclass(frozen=True)
@@ -51,57 +49,57 @@ class Known:
     """A contender that has a name of its own; its settings may depend on the recipe."""
 
     text: str
-    settings: Settings
+    settings: Callable[[Recipe], Settings]
 
     def of(self, name: str, recipe: Recipe) -> Contender:
         """It for a recipe."""
         return Contender(name, self.settings(recipe), self.text)
 
 
-def _always(*settings: str) -> Settings:
+def _always(settings: Settings) -> Callable[[Recipe], Settings]:
     return lambda recipe: settings
 
 
-def _rates(adaptation: str, output: str = "false", schedule: str = "shared") -> tuple[str, ...]:
-    return (
-        f"optimizer_options.rate_adaptation={adaptation}",
-        f"optimizer_options.output_rate={output}",
-        f"optimizer_options.ring_schedule={schedule}",
-    )
+def _rates(
+    adaptation: str | None, output: bool | None = False, schedule: str = "shared"
+) -> Settings:
+    return {
+        "optimizer_options.rate_adaptation": adaptation,
+        "optimizer_options.output_rate": output,
+        "optimizer_options.ring_schedule": schedule,
+    }
 
 
-_PLAIN = _rates("none")  # one rate for all entries, as the rivals were published
-_PAPER = _rates("norm", output="none")  # output_rate=None: divided by C_0 as rates are adapted
+_PLAIN = _rates(None)  # one rate for all entries, as the rivals were published
+_PAPER = _rates("norm", output=None)  # output_rate=None: divided by C_0 as rates are adapted
+_OURS: Settings = {"method": "paired", "variance_transfer": "paper"}
 
 
 def _rival(method: str, text: str) -> Known:
-    return Known(text, _always(f"method={method}", *_PLAIN))
+    return Known(text, _always({"method": method, **_PLAIN}))
 
 
-def _ours(text: str, variance: str, rates: tuple[str, ...]) -> Known:
-    return Known(text, _always("method=paired", f"variance_transfer={variance}", *rates))
+def _ours(text: str, variance: str, rates: Settings) -> Known:
+    return Known(text, _always({**_OURS, "variance_transfer": variance, **rates}))
 
 
-def _as_it_is(recipe: Recipe) -> tuple[str, ...]:
-    return () if getattr(recipe, "method", "paired") == "paired" else ("method=paired",)
+def _as_it_is(recipe: Recipe) -> Settings:
+    return {} if recipe.method == "paired" else {"method": "paired"}
 
 
-def _optimizer(text: str, name: str, lr: float, adaptation: str = "none", **options: Any) -> Known:
+def _optimizer(
+    text: str, name: str, lr: float, adaptation: str | None = None, **options: Any
+) -> Known:
     """Another optimizer; its options replace the recipe's as a whole: momentum means nothing to Adam."""
-    rule = None if adaptation == "none" else adaptation
-    whole = {**options, "rate_adaptation": rule, "output_rate": False}
-    settings = (f"optimizer={name}", f"lr={lr!r}", f"optimizer_options={whole!r}")
-    return Known(text, _always("method=paired", "variance_transfer=paper", *settings))
+    whole = {**options, "rate_adaptation": adaptation, "output_rate": False}
+    return Known(text, _always({**_OURS, "optimizer": name, "lr": lr, "optimizer_options": whole}))
 
 
-def _lars(recipe: Recipe) -> tuple[str, ...]:
+def _lars(recipe: Recipe) -> Settings:
     # A layer's step is lr · 0.001 · ‖w‖ in place of lr · ‖g‖, and ‖w‖ is some tens of ‖g‖.
     decay = recipe.optimizer_options.get("weight_decay", 0.0)
     options = {"momentum": 0.9, "weight_decay": decay}
-    return (
-        *("method=paired", "variance_transfer=paper", "optimizer=lars"),
-        *(f"lr={50 * recipe.lr!r}", f"optimizer_options={options!r}"),
-    )
+    return {**_OURS, "optimizer": "lars", "lr": 50 * recipe.lr, "optimizer_options": options}
 
 
 def _adam(text: str, **options: Any) -> Known:
@@ -114,9 +112,9 @@ def _avagrad(text: str, **options: Any) -> Known:
 
 KNOWN: dict[str, Known] = {
     FIXED: Known(
-        "full size from the start: what all costs are compared with", _always("fixed=true")
+        "full size from the start: what all costs are compared with", _always({"fixed": True})
     ),
-    "small": Known("the seed's width throughout, never growing", _always("small=true")),
+    "small": Known("the seed's width throughout, never growing", _always({"small": True})),
     "paired": Known("the recipe as it is: growing in ± pairs", _as_it_is),
     "net2net": _rival("net2net", "Net2Net: copies of random units, whose readers share the weight"),
     "splitting": _rival("splitting", "splitting steepest descent: splits the units that gain most"),
@@ -127,18 +125,20 @@ KNOWN: dict[str, Known] = {
     "growing": _ours("pairs with standard initialisation only", "off", _PLAIN),
     "vt": _ours("pairs and variance transfer", "paper", _PLAIN),
     "ra": _ours("pairs and rate adaptation", "off", _PAPER),
-    "full": _ours("the paper's method: pairs, variance transfer, rate adaptation", "paper", _PAPER),
-    "full-global-output": _ours(
-        "full, the output layer at the global rate", "paper", _rates("norm")
+    "paper": _ours(
+        "the paper's method: pairs, variance transfer, rate adaptation", "paper", _PAPER
+    ),
+    "paper-global-output": _ours(
+        "paper, the output layer at the global rate", "paper", _rates("norm")
     ),
     "vt-own": _ours(
-        "variance transfer, a schedule for each ring", "paper", _rates("none", schedule="own")
+        "variance transfer, a schedule for each ring", "paper", _rates(None, schedule="own")
     ),
-    "full-own": _ours(
-        "full-global-output, a schedule for each ring", "paper", _rates("norm", schedule="own")
+    "paper-own": _ours(
+        "paper-global-output, a schedule for each ring", "paper", _rates("norm", schedule="own")
     ),
-    "constraint": _ours("full, scales as in the appendix's theorem", "constraint", _PAPER),
-    "max": _ours("full, rates by max(1, norm)", "paper", _rates("max", output="none")),
+    "constraint": _ours("paper, scales as in the appendix's theorem", "constraint", _PAPER),
+    "max": _ours("paper, rates by max(1, norm)", "paper", _rates("max", output=None)),
     "lars": Known("variance transfer and LARS, at 50 times the rate", _lars),
     "adam": _adam("moments kept at a growth", state_at_growth="keep"),
     "adam-reset": _adam("moments dropped at a growth", state_at_growth="reset"),
@@ -172,7 +172,7 @@ def line_up(asked: Sequence[str | Contender], recipe: Recipe) -> list[Contender]
     >>> [contender.name for contender in line_up(["paired", "vt"], demo())]
     ['fixed', 'paired', 'vt']
     """
-    found: list[Contender] = []
+    contenders: list[Contender] = []
     for one in asked:
         if isinstance(one, Contender):
             if one.name in KNOWN or one.name in _RESERVED or not NAME.fullmatch(one.name):
@@ -180,36 +180,40 @@ def line_up(asked: Sequence[str | Contender], recipe: Recipe) -> list[Contender]
                     f"a contender of your own cannot be called '{one.name}': choose letters, digits, - and _, "
                     f"and none of {', '.join(dict.fromkeys([*KNOWN, *MATCHED, 'lock']))}."
                 )
-            if any(setting.partition("=")[0].strip() == "seed" for setting in one.settings):
+            if "seed" in one.settings:
                 raise InputError(f"contender '{one.name}': the seeds are those of the comparison.")
-            found.append(one)
+            contenders.append(one)
         elif one in KNOWN:
-            found.append(KNOWN[one].of(one, recipe))
+            contenders.append(KNOWN[one].of(one, recipe))
         elif one not in MATCHED:
             raise InputError(
                 f"there is no contender '{one}'. Known: {', '.join(KNOWN)}; or one of your own with "
                 "--variant NAME:KEY=VALUE."
             )
-    names = [contender.name.lower() for contender in found]  # some file systems ignore case
+    names = [contender.name.lower() for contender in contenders]  # some file systems ignore case
     twice = [name for name in names if names.count(name) > 1]
     if twice:
         raise InputError(f"contender '{twice[0]}' is given twice.")
-    if not found:
+    if not contenders:
         raise InputError("there are no contenders to compare.")
-    return found if FIXED in names else [KNOWN[FIXED].of(FIXED, recipe), *found]
+    return contenders if FIXED in names else [KNOWN[FIXED].of(FIXED, recipe), *contenders]
 
 
 def parse_variant(text: str) -> Contender:
     """A contender from NAME:KEY=VALUE[,KEY=VALUE...]; commas inside brackets or quotes are the value's.
 
     >>> parse_variant("late:first_epochs=8,freeze=('stem', 'head')").settings
-    ('first_epochs=8', "freeze=('stem', 'head')")
+    {'first_epochs': 8, 'freeze': ('stem', 'head')}
     """
     name, separator, rest = text.partition(":")
-    settings = tuple(part.strip() for part in _split(rest) if part.strip())
-    if not separator or not name.strip() or not settings or not all("=" in s for s in settings):
+    parts = [part.strip() for part in _split(rest) if part.strip()]
+    if not separator or not name.strip() or not parts or not all("=" in part for part in parts):
         raise InputError(f"--variant {text!r}: expected NAME:KEY=VALUE[,KEY=VALUE...].")
-    return Contender(name.strip(), settings, f"the recipe with {', '.join(settings)}")
+    try:
+        settings = parse_settings(parts)
+    except InputError as error:
+        raise InputError(f"contender '{name.strip()}': {error}") from error
+    return Contender(name.strip(), settings, f"the recipe with {', '.join(parts)}")
 
 
 def _split(text: str) -> list[str]:

@@ -12,7 +12,7 @@ _HEIGHTS = tuple(sign * step * 7.0 for step in range(14) for sign in (-1, 1))
 _ROUNDS = 4
 _CROSSING, _TOUCHING = 80.0, 60.0  # what an unclear label costs, in pixels of distance
 
-Place = tuple[float, float]
+Position = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Box:
         """Returns the area of it that is not in a frame."""
         return (self.right - self.left) * (self.bottom - self.top) - self.overlap(frame)
 
-    def nearest(self, point: Place) -> Place:
+    def nearest(self, point: Position) -> Position:
         """Returns the place in it that is nearest to a point.
 
         >>> Box(0, 0, 2, 2).nearest((5, 1))
@@ -49,7 +49,7 @@ class Box:
 
 
 def place(
-    names: Sequence[str], points: Sequence[Place], obstacles: Sequence[Box], frame: Box
+    names: Sequence[str], points: Sequence[Position], obstacles: Sequence[Box], frame: Box
 ) -> list[Box]:
     """Returns a box for each name, near its point: apart from the others, from points and obstacles.
 
@@ -84,28 +84,28 @@ def place(
     return [chosen[i] for i in range(len(names))]
 
 
-def _candidates(name: str, point: Place) -> list[tuple[float, Box]]:
+def _candidates(name: str, point: Position) -> list[tuple[float, Box]]:
     """Places around a point, the nearest first, each with how much the eye minds it."""
     (x, y), width = point, _CHARACTER * len(name)
-    found = []
+    spots = []
     for dy in _HEIGHTS:
         for gap in _GAPS:
             for side, left in enumerate((x + gap, x - gap - width)):
                 far = 2 * (gap - _GAPS[0]) + 1.5 * abs(dy) + side
-                found.append((far, left, y + dy))
+                spots.append((far, left, y + dy))
         if abs(dy) >= 14:
-            found.append((1.5 * abs(dy) - 6, x - width / 2, y + dy))
+            spots.append((1.5 * abs(dy) - 6, x - width / 2, y + dy))
     half = _HEIGHT / 2
     return [
         (far, Box(left, middle - half, left + width, middle + half))
-        for far, left, middle in sorted(found)
+        for far, left, middle in sorted(spots)
     ]
 
 
 def _cost(
-    point: Place,
+    point: Position,
     box: Box,
-    others: Sequence[tuple[Place, Box]],
+    others: Sequence[tuple[Position, Box]],
     dots: Sequence[Box],
     obstacles: Sequence[Box],
     frame: Box,
@@ -121,10 +121,10 @@ def _cost(
     return cost + 3 * sum(box.overlap(obstacle) for obstacle in obstacles)
 
 
-def _cross(a: Place, b: Place, c: Place, d: Place) -> bool:
+def _cross(a: Position, b: Position, c: Position, d: Position) -> bool:
     """Whether the segments ab and cd cross."""
 
-    def turn(p: Place, q: Place, r: Place) -> float:
+    def turn(p: Position, q: Position, r: Position) -> float:
         return (q[0] - p[0]) * (r[1] - p[1]) - (q[1] - p[1]) * (r[0] - p[0])
 
     return turn(a, b, c) * turn(a, b, d) < 0 and turn(c, d, a) * turn(c, d, b) < 0

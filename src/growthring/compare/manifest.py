@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from growthring.checkpoint import RunLock, RunLockedError, read_json, write_json
-from growthring.compare.contenders import FIXED, MATCHED, Contender
+from growthring.compare.contenders import FIXED, MATCHED, Contender, Settings
 from growthring.compare.stored import check_stored
 from growthring.errors import InputError
 from growthring.runs.results import CLOCKS
-from growthring.train import Recipe
+from growthring.train import Recipe, format_settings, parse_settings
 from growthring.train.bounds import check_bounds
 from growthring.train.recipe import differences
 
@@ -44,7 +44,7 @@ class Decision:
 class Entry:
     """A contender in the manifest, and how many seeds of it were asked for."""
 
-    settings: tuple[str, ...]
+    settings: Settings
     text: str
     seeds: int
     epochs: int | None  # None while they are not decided
@@ -104,15 +104,15 @@ class Manifest:
     def _matched(self, name: str, seeds: int) -> Entry:
         decision = self.decisions.get(name)
         epochs = None if decision is None else decision.epochs
-        settings = () if epochs is None else matched_settings(epochs)
+        settings = {} if epochs is None else matched_settings(epochs)
         what = "FLOPs" if name == MATCHED[0] else "seconds"
         text = f"full size for as many epochs as cost the {what} of {self.match}"
         return Entry(settings, text, seeds, epochs, fixed=True, grows=False)
 
 
-def matched_settings(epochs: int) -> tuple[str, ...]:
+def matched_settings(epochs: int) -> Settings:
     """Settings of a fixed-size training that ends, its cosine included, after so many epochs."""
-    return ("fixed=true", f"epochs={epochs}")
+    return {"fixed": True, "epochs": epochs}
 
 
 def base_settings(recipe: Recipe) -> dict[str, Any]:
@@ -125,16 +125,16 @@ def read_manifest(out: Path) -> Manifest | None:
     path = out / FILE
     if not path.exists():
         return None
-    found = read_json(path)
-    check_stored(found, path, CLOCKS)
+    content = read_json(path)
+    check_stored(content, path, CLOCKS)
     contenders = {
-        name: Entry(**{**entry, "settings": tuple(entry["settings"])})
-        for name, entry in found["contenders"].items()
+        name: Entry(**{**entry, "settings": parse_settings(entry["settings"])})
+        for name, entry in content["contenders"].items()
     }
-    decisions = {name: Decision(**d) for name, d in found["decisions"].items()}
-    rest = {key: found[key] for key in ("recipe", "settings", "clock", "match", "machine")}
+    decisions = {name: Decision(**d) for name, d in content["decisions"].items()}
+    rest = {key: content[key] for key in ("recipe", "settings", "clock", "match", "machine")}
     return Manifest(
-        changes=tuple(found["changes"]), contenders=contenders, decisions=decisions, **rest
+        changes=tuple(content["changes"]), contenders=contenders, decisions=decisions, **rest
     )
 
 
@@ -154,7 +154,8 @@ def merge(new: Manifest, old: Manifest | None) -> Manifest:
     for name, entry in new.contenders.items():
         before = old.contenders.get(name)
         if before is not None and before.settings != entry.settings:
-            changed.append(f"{name}: {list(before.settings)} -> {list(entry.settings)}")
+            was, now = format_settings(before.settings), format_settings(entry.settings)
+            changed.append(f"{name}: {was} -> {now}")
     if changed:
         raise InputError(
             f"the folder holds a comparison with other settings ({'; '.join(changed)}). Give this one another "
@@ -162,8 +163,8 @@ def merge(new: Manifest, old: Manifest | None) -> Manifest:
         )
     contenders = dict(new.contenders)
     for name, entry in old.contenders.items():
-        now = contenders.setdefault(name, entry)
-        contenders[name] = replace(now, seeds=max(now.seeds, entry.seeds))
+        both = contenders.setdefault(name, entry)
+        contenders[name] = replace(both, seeds=max(both.seeds, entry.seeds))
     return replace(
         new, contenders=contenders, decisions=old.decisions, machine=old.machine or new.machine
     )
@@ -173,7 +174,8 @@ def entry_of(contender: Contender, recipe: Recipe, seeds: int) -> Entry:
     """A contender as the manifest has it."""
     own = contender.recipe(recipe, seed=0)
     try:
-        check_bounds(own)  # what is stored can be read again
+        check_bounds(own)
+        format_settings(contender.settings)  # what is stored can be read again
     except InputError as error:
         raise InputError(f"contender '{contender.name}': {error}") from error
     grows = not (own.fixed or own.small)
@@ -182,7 +184,10 @@ def entry_of(contender: Contender, recipe: Recipe, seeds: int) -> Entry:
 
 def write_manifest(out: Path, manifest: Manifest) -> None:
     """Writes it, whole or not at all; hold `manifest_lock` from reading to writing."""
-    write_json(out / FILE, dataclasses.asdict(manifest))
+    stored = dataclasses.asdict(manifest)
+    for name, entry in manifest.contenders.items():
+        stored["contenders"][name]["settings"] = format_settings(entry.settings)
+    write_json(out / FILE, stored)
 
 
 @contextlib.contextmanager

@@ -47,9 +47,9 @@ def manifest_of(out: Path) -> Manifest:
 
 def results(rows: Sequence[Standing], manifest: Manifest) -> dict[str, Any]:
     """Everything about a comparison as one JSON object; paths are relative to its folder."""
-    found = dataclasses.asdict(manifest)
+    fields = dataclasses.asdict(manifest)
     return {
-        **{key: found[key] for key in ("recipe", "changes", "settings", "clock", "machine")},
-        **{"match": found["match"], "decisions": found["decisions"], "seeds": manifest.seeds},
+        **{key: fields[key] for key in ("recipe", "changes", "settings", "clock", "machine")},
+        **{"match": fields["match"], "decisions": fields["decisions"], "seeds": manifest.seeds},
         "rows": [row.as_dict() for row in rows],
     }

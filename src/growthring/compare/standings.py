@@ -12,6 +12,7 @@ from growthring.compare.manifest import Entry, Manifest
 from growthring.runs.results import CLOCKS, damage_of, read_object, read_result
 from growthring.runs.spread import Spread, spread, without_rounding
 from growthring.runs.values import number
+from growthring.train import format_settings
 
 FAILED = "failed.json"
 
@@ -68,9 +69,9 @@ def read_standings(out: Path, manifest: Manifest) -> list[Standing]:
     clock = CLOCKS[manifest.clock]
     base: dict[str, float] = {}
     if fixed is not None:
-        found = [read_result(out / manifest.folder(FIXED, s)) for s in range(fixed.seeds)]
+        results = [read_result(out / manifest.folder(FIXED, s)) for s in range(fixed.seeds)]
         for key in ("flops", clock, "peak_memory"):
-            whole = spread(number(result.get(key)) for result in found)
+            whole = spread(number(result.get(key)) for result in results)
             if whole is not None and whole.mean > 0:
                 base[key] = whole.mean
     return [
@@ -104,7 +105,7 @@ def _standing(
     return Standing(
         name=name,
         text=entry.text,
-        settings=entry.settings,
+        settings=tuple(format_settings(entry.settings)),
         fixed=entry.fixed,
         epochs=entry.epochs,
         asked=entry.seeds,

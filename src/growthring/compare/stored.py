@@ -12,7 +12,10 @@ from typing import Any
 
 from growthring.compare.contenders import FIXED, MATCHED, NAME
 from growthring.errors import InputError
-from growthring.train.bounds import BOUNDS, KINDS, misfit
+from growthring.train import parse_settings
+from growthring.train.bounds import BOUNDS, misfit
+from growthring.train.kinds import fits
+from growthring.train.recipe import KINDS
 
 MOST_SEEDS = 10_000
 _SHOWN = 60
@@ -21,20 +24,20 @@ _ENTRY = ("settings", "text", "seeds", "epochs", "fixed", "grows")
 _DECISION = ("epochs", "share", "of", "runs")
 
 
-def check_stored(found: Any, path: Path, clocks: Mapping[str, str]) -> None:
+def check_stored(content: Any, path: Path, clocks: Mapping[str, str]) -> None:
     """Refuses a manifest that no comparison has written.
 
     Raises:
         InputError: names the field, what was found and what is allowed.
     """
     check = _Checker(path)
-    check.fields(found, "the whole file", _FIELDS)
+    check.fields(content, "the whole file", _FIELDS)
     check.need(
-        found["recipe"], "recipe", isinstance(found["recipe"], str | None), "a text, or null"
+        content["recipe"], "recipe", isinstance(content["recipe"], str | None), "a text, or null"
     )
-    check.texts(found["changes"], "changes")
-    check.need(found["machine"], "machine", isinstance(found["machine"], str), "a text")
-    clock, settings = found["clock"], found["settings"]
+    check.texts(content["changes"], "changes")
+    check.need(content["machine"], "machine", isinstance(content["machine"], str), "a text")
+    clock, settings = content["clock"], content["settings"]
     check.need(
         clock, "clock", isinstance(clock, str) and clock in clocks, f"one of {', '.join(clocks)}"
     )
@@ -42,16 +45,16 @@ def check_stored(found: Any, path: Path, clocks: Mapping[str, str]) -> None:
     for key, value in {"epochs": None, **settings}.items():
         allowed = misfit(key, value) if key in KINDS else None
         check.need(value, f"settings.{key}", allowed is None, allowed or "")
-    contenders = found["contenders"]
+    contenders = content["contenders"]
     check.need(contenders, "contenders", isinstance(contenders, dict), "an object")
     for name, entry in contenders.items():
         check.entry(name, entry)
     known = f"null, or one of {', '.join(contenders)}"
-    match = found["match"]
+    match = content["match"]
     check.need(
         match, "match", match is None or (isinstance(match, str) and match in contenders), known
     )
-    decisions = found["decisions"]
+    decisions = content["decisions"]
     check.need(decisions, "decisions", isinstance(decisions, dict), "an object")
     for name, decision in decisions.items():
         check.decision(name, decision, contenders)
@@ -70,16 +73,15 @@ class _Checker:
                 "Put the old value back, or give the comparison another folder."
             )
 
-    def fields(self, found: Any, where: str, known: tuple[str, ...]) -> None:
-        self.need(found, where, isinstance(found, dict), "an object")
+    def fields(self, value: Any, where: str, known: tuple[str, ...]) -> None:
+        self.need(value, where, isinstance(value, dict), "an object")
         for key in known:
-            self.need(sorted(found), where, key in found, f"an object with '{key}'")
-        for key in found:
+            self.need(sorted(value), where, key in value, f"an object with '{key}'")
+        for key in value:
             self.need(key, where, key in known, f"an object with {', '.join(known)} and no more")
 
-    def texts(self, found: Any, where: str) -> None:
-        is_list = isinstance(found, list) and all(isinstance(text, str) for text in found)
-        self.need(found, where, is_list, "a list of texts")
+    def texts(self, value: Any, where: str) -> None:
+        self.need(value, where, fits(value, tuple[str, ...]), "a list of texts")
 
     def entry(self, name: str, entry: Any) -> None:
         where = f"contenders.{name}"
@@ -92,6 +94,11 @@ class _Checker:
         )
         self.fields(entry, where, _ENTRY)
         self.texts(entry["settings"], f"{where}.settings")
+        try:
+            parse_settings(entry["settings"])
+        except InputError as error:
+            allowed = f"a list of key=value ({error})"
+            self.need(entry["settings"], f"{where}.settings", False, allowed)
         self.need(entry["text"], f"{where}.text", isinstance(entry["text"], str), "a text")
         seeds = f"a whole number from 1 to {MOST_SEEDS:,}"
         self.need(entry["seeds"], f"{where}.seeds", _is_whole(entry["seeds"], MOST_SEEDS), seeds)
@@ -106,8 +113,7 @@ class _Checker:
         self.fields(decision, where, _DECISION)
         self._epochs(decision["epochs"], where)
         share = decision["share"]
-        is_share = isinstance(share, (int, float)) and not isinstance(share, bool)
-        is_share = is_share and 0 < share < math.inf
+        is_share = fits(share, float) and 0 < share < math.inf
         self.need(share, f"{where}.share", is_share, "a number above 0")
         self.need(decision["of"], f"{where}.of", decision["of"] in list(contenders), "a contender")
         runs = (FIXED, *MATCHED)
@@ -122,4 +128,4 @@ class _Checker:
 
 
 def _is_whole(value: Any, most: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most
+    return fits(value, int) and 1 <= value <= most

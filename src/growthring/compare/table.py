@@ -83,29 +83,31 @@ def markdown(rows: Sequence[Standing], manifest: Manifest) -> str:
 def notes(rows: Sequence[Standing], manifest: Manifest) -> list[str]:
     """What the numbers mean, and how the epochs of the matched trainings came about."""
     clock = "of the processor" if manifest.clock == "cpu" else "by the clock"
-    found = [
+    sentences = [
         f"FLOPs and seconds ({clock}, of training and growing) are in % of the mean of {FIXED}."
     ]
     if any(len(row.seeds) > 1 for row in rows):
-        found.append("± is the sample standard deviation over seeds.")
+        sentences.append("± is the sample standard deviation over seeds.")
     for name, what in zip(MATCHED, ("FLOPs", "seconds"), strict=True):
         decision = manifest.decisions.get(name)
         if decision is not None:
-            found.append(
+            sentences.append(
                 f"{name} is {FIXED} with a schedule of {decision.epochs} epochs ({FIXED}: {manifest.epochs}): "
                 f"as many as cost the {what} of {decision.of} ({100 * decision.share:.1f} % in the first "
                 "seed), rounded up, which favours full size."
             )
     if any(row.memory for row in rows):
-        found.append("Memory is the peak above what the process used before the run.")
+        sentences.append("Memory is the peak above what the process used before the run.")
     machines = {machine for row in rows for machine in row.machines}
     if len(machines) > 1:
         listed = "; ".join(sorted(machines))
-        found.append(f"The runs are from different machines ({listed}): seconds do not compare.")
+        sentences.append(
+            f"The runs are from different machines ({listed}): seconds do not compare."
+        )
     changes = f" with {', '.join(manifest.changes)}" if manifest.changes else ""
     recipe = manifest.recipe or manifest.settings.get("name")
-    found.append(f"Recipe: {recipe}{changes}. Machine: {manifest.machine}.")
-    return found
+    sentences.append(f"Recipe: {recipe}{changes}. Machine: {manifest.machine}.")
+    return sentences
 
 
 def _inert(text: str) -> str:

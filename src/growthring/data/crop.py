@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 _TRIES = 10
-Box = tuple[int, int, int, int]  # left, top, right, bottom
+CropBox = tuple[int, int, int, int]  # left, top, right, bottom
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Crop:
         """The random numbers (n, 41) of n images, whatever their sizes: from 0 to 1, float64."""
         return torch.rand(n, 4 * _TRIES + 1, dtype=torch.float64, generator=generator)
 
-    def box(self, width: int, height: int, numbers: Sequence[float]) -> Box:
+    def box(self, width: int, height: int, numbers: Sequence[float]) -> CropBox:
         """The random crop of a training image; the largest allowed at the centre if ten tries fail."""
         low, high = math.log(self.ratio[0]), math.log(self.ratio[1])
         for t in range(_TRIES):

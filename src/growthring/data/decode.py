@@ -30,7 +30,7 @@ def pillow() -> ModuleType:
     return PIL.Image
 
 
-def decode(path: Path) -> Image:
+def decode_image(path: Path) -> Image:
     """Read an image file whole and as RGB: grey, CMYK, palettes converted, transparency dropped."""
     module = pillow()
     try:

@@ -34,12 +34,12 @@ class OfficialFile:
 def check_md5(path: Path, file: OfficialFile) -> None:
     """Refuse a file that is not the official one, byte for byte."""
     try:
-        found = _md5(path)
+        md5 = _md5(path)
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error}") from error
-    if found != file.md5:
+    if md5 != file.md5:
         raise DataError(
-            f"{path}: md5 {found}, the official file has {file.md5}. It is truncated or another "
+            f"{path}: md5 {md5}, the official file has {file.md5}. It is truncated or another "
             f"file: delete it and get it again from {file.url}"
         )
 
@@ -64,9 +64,9 @@ def fetch(file: OfficialFile, folder: Path) -> Path:
             shutil.copyfileobj(source, sink, _BLOCK)
             sink.flush()
             os.fsync(sink.fileno())
-        if (found := _md5(part)) != file.md5:
+        if (md5 := _md5(part)) != file.md5:
             raise DataError(
-                f"{target}: what {file.url} sent has md5 {found}, the official file has {file.md5}. "
+                f"{target}: what {file.url} sent has md5 {md5}, the official file has {file.md5}. "
                 "The download broke off or the site sent something else: try again."
             )
         part.chmod(0o644)  # a temporary file is for its owner only
@@ -88,7 +88,7 @@ def read_members(archive: Path, folder: str, names: Sequence[str]) -> dict[str, 
     Nothing is written, so that paths and links in the archive cannot lead anywhere.
     """
     wanted = {f"{folder}/{name}": name for name in names}
-    found: dict[str, bytes] = {}
+    contents: dict[str, bytes] = {}
     try:
         with tarfile.open(archive, "r:gz") as tar:
             for member in tar:
@@ -97,12 +97,12 @@ def read_members(archive: Path, folder: str, names: Sequence[str]) -> dict[str, 
                 if name and stream is not None:
                     if member.size > _MOST:
                         raise DataError(f"{archive}: {member.name} claims {member.size:,} bytes.")
-                    found[name] = stream.read()
+                    contents[name] = stream.read()
     except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
         raise DataError(f"{archive}: cannot be unpacked, truncated or damaged: {error}") from error
-    if missing := [name for name in names if name not in found]:
+    if missing := [name for name in names if name not in contents]:
         raise DataError(f"{archive}: has no {folder}/{missing[0]}; not the official archive.")
-    return found
+    return contents
 
 
 def write_folder(folder: Path, contents: Mapping[str, bytes]) -> None:

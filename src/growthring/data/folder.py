@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from growthring.data.decode import decode
+from growthring.data.decode import decode_image
 from growthring.data.errors import DataError
 from growthring.data.images import ImageData
 from growthring.data.memory import check_memory
@@ -68,15 +68,15 @@ class ImageFolder:
         """
         root = Path(root)
         try:
-            found = sorted(e.name for e in root.iterdir() if e.is_dir() and e.name[0] != ".")
+            folders = sorted(e.name for e in root.iterdir() if e.is_dir() and e.name[0] != ".")
         except OSError as error:
             raise DataError(f"{root}: cannot be read as a folder: {error}") from error
-        if not found:
+        if not folders:
             raise DataError(
                 f"{root}: has no folders; needed is one for each class, with its images."
             )
-        names = tuple(found if classes is None else classes)
-        if unknown := sorted(set(found) - set(names)):
+        names = tuple(folders if classes is None else classes)
+        if unknown := sorted(set(folders) - set(names)):
             raise DataError(
                 f"{root / unknown[0]}: there is no class '{unknown[0]}' in the training data, "
                 f"which has {', '.join(names[:5])}{', …' if len(names) > 5 else ''}."
@@ -85,7 +85,7 @@ class ImageFolder:
         labels: list[int] = []
         for label, name in enumerate(names):
             files = _images(root / name)
-            if not files and name in found:
+            if not files and name in folders:
                 raise DataError(f"{root / name}: has no images ({', '.join(_SUFFIXES)}).")
             paths += files
             labels += [label] * len(files)
@@ -106,11 +106,11 @@ class ImageFolder:
 
     def read(self) -> ImageData:
         """All images in memory, (n, 3, h, w); they must be equally large."""
-        first = decode(Path(self.paths[0]))
+        first = decode_image(Path(self.paths[0]))
         check_memory(len(self) * 3 * first.height * first.width, self.name)
         images = torch.empty(len(self), 3, first.height, first.width, dtype=torch.uint8)
         for i, path in enumerate(self.paths):
-            image = decode(Path(path))
+            image = decode_image(Path(path))
             if image.size != first.size:
                 raise DataError(
                     f"{path}: {image.width}×{image.height} pixels, but {self.paths[0]} has "
@@ -122,7 +122,7 @@ class ImageFolder:
 
 
 def _images(folder: Path) -> list[str]:
-    found = []
+    paths = []
 
     def refuse(error: OSError) -> None:  # os.walk would leave the folder out
         raise DataError(f"{error.filename}: cannot be read: {error.strerror or error}") from error
@@ -131,9 +131,9 @@ def _images(folder: Path) -> list[str]:
         return []  # a class that has no images here
     for parent, folders, names in os.walk(folder, onerror=refuse):
         folders.sort()
-        found += [
+        paths += [
             os.path.join(parent, name)
             for name in sorted(names)
             if name.lower().endswith(_SUFFIXES) and not name.startswith(".")
         ]
-    return found
+    return paths

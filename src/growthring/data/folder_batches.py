@@ -19,7 +19,7 @@ from torch import Tensor
 
 from growthring.data.augmentation import normalise
 from growthring.data.crop import Crop
-from growthring.data.decode import decode, pillow
+from growthring.data.decode import decode_image, pillow
 from growthring.data.folder import ImageFolder
 from growthring.data.stream import Batch, BatchStream, Prepare
 from growthring.errors import InputError
@@ -91,6 +91,6 @@ class FolderBatches(BatchStream):
 
     def _pixels(self, path: str, numbers: list[float] | None) -> NDArray[np.uint8]:
         """The bytes (size, size, 3) of one file."""
-        image = decode(Path(path))
+        image = decode_image(Path(path))
         cut = self.crop.evaluate(image) if numbers is None else self.crop.train(image, numbers)
         return np.asarray(cut, dtype=np.uint8)

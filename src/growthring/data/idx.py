@@ -96,9 +96,9 @@ def read_idx(path: Path, num_axes: int) -> Tensor:
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path}: cannot be read, truncated or damaged: {error}") from error
     if len(content) != size:
-        found = f"{len(content)} bytes{' or more' if len(content) > size else ''}"
+        amount = f"{len(content)} bytes{' or more' if len(content) > size else ''}"
         raise DataError(
-            f"{path}: truncated or damaged: {found} for the shape {shape}, which takes {size}."
+            f"{path}: truncated or damaged: {amount} for the shape {shape}, which takes {size}."
         )
     return torch.from_numpy(np.frombuffer(content, np.uint8).reshape(shape).copy())
 

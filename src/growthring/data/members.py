@@ -110,17 +110,17 @@ class Members:
             )
         try:
             with self._zip.open(info) as stream:
-                found = _read_header(io.BytesIO(stream.read(_HEADER)), name)
+                header = _read_header(io.BytesIO(stream.read(_HEADER)), name)
         except (
             Exception
         ) as error:  # numpy parses it in two ways, which fail in many (TokenError, ...)
             raise self._damage(error) from error
-        if found.offset + found.num_bytes != info.file_size:
+        if header.offset + header.num_bytes != info.file_size:
             raise self._damage(
-                f"{name} claims the shape {found.shape} of {found.dtype}, which takes {found.num_bytes:,} bytes, "
-                f"and has {max(0, info.file_size - found.offset):,}"
+                f"{name} claims the shape {header.shape} of {header.dtype}, which takes {header.num_bytes:,} "
+                f"bytes, and has {max(0, info.file_size - header.offset):,}"
             )
-        return found
+        return header
 
     def read(self, name: str) -> NDArray[np.generic]:
         """The array itself."""
@@ -138,10 +138,10 @@ class Members:
             raise self._damage(error) from error
         if done != header.num_bytes:
             raise self._damage(f"{name} has {done:,} of {header.num_bytes:,} bytes")
-        found = values.view(header.dtype)
+        array = values.view(header.dtype)
         if header.is_fortran:
-            return found.reshape(header.shape[::-1]).transpose()
-        return found.reshape(header.shape)
+            return array.reshape(header.shape[::-1]).transpose()
+        return array.reshape(header.shape)
 
     def _refuse_single(self, file: BinaryIO) -> None:
         if file.read(len(npy.MAGIC_PREFIX)) == npy.MAGIC_PREFIX:

@@ -104,10 +104,10 @@ def read_pickle(content: bytes) -> dict[str, Any]:
     try:
         _check_opcodes(content)
         # fix_imports=False: names as they are in the file
-        found = _Unpickler(io.BytesIO(content), encoding="bytes", fix_imports=False).load()
-        if not isinstance(found, dict):
-            raise ValueError(f"it holds a {type(found).__name__}, not a dict")
-        return {_text(key): _array(value) for key, value in found.items()}
+        table = _Unpickler(io.BytesIO(content), encoding="bytes", fix_imports=False).load()
+        if not isinstance(table, dict):
+            raise ValueError(f"it holds a {type(table).__name__}, not a dict")
+        return {_text(key): _array(value) for key, value in table.items()}
     except EOFError as error:
         raise ValueError("it ends too early") from error
     except Exception as error:  # a damaged pickle fails in any way: IndexError, MemoryError, ...

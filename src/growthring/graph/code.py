@@ -58,6 +58,14 @@ class Code:
         self._names: set[str] = set()  # that the code refers to
         self._waiting: dict[str, list[Any]] = {}  # methods that nothing has referred to yet
         self.caches: list[Any] = []
+        self._bare: list[types.FunctionType] = []  # functions without attributes of their own
+        back.append(self._strip)
+
+    def _strip(self) -> None:
+        """Takes attributes from functions that had none."""
+        for function in self._bare:
+            if function.__dict__:
+                function.__dict__.clear()
 
     def visit(self, item: Any) -> Iterable[Any]:
         """Notes how to restore one of `KINDS`; returns what it refers to."""
@@ -68,17 +76,21 @@ class Code:
         is_foreign = is_library(item.__globals__.get("__name__"))
         if is_foreign and is_library(item.__module__):
             return ()
-        reached = [item.__defaults__, item.__kwdefaults__, item.__dict__]
+        reached = [item.__defaults__, item.__kwdefaults__]
+        if item.__dict__:
+            reached.append(item.__dict__)
+        else:  # most have none, and there are thousands of functions
+            self._bare.append(item)
         for cell in item.__closure__ or ():
             reached.append(contents(cell))
             self._back.append(functools.partial(restore_cell, cell, reached[-1]))
         if is_foreign:  # a library's wrapper around a function of the model
             return reached
-        names = set(_names(item.__code__))
+        names, makes_globals = _facts(item.__code__)
         for name in names - self._names:
             reached += self._waiting.pop(name, ())
         self._names |= names
-        reached += self._named(item.__globals__, names, _makes_globals(item.__code__))
+        reached += self._named(item.__globals__, names, makes_globals)
         opened: set[int] = set()
         for value in reached:  # which gets longer: `package.file.function`
             is_file = isinstance(value, types.ModuleType) and id(value) not in opened
@@ -173,6 +185,21 @@ def _results(value: Any) -> list[Any]:
 def is_library(module: str | None) -> bool:
     """Whether a module is part of Python, torch or another package that holds no state of a model."""
     return (module or "builtins").partition(".")[0] in _LIBRARIES
+
+
+# What is known of code by its identity: it never changes, and a model's code is walked at every pass. The code is
+# held, so that no other one gets its identity.
+_FACTS: dict[int, tuple[types.CodeType, frozenset[str], bool]] = {}
+_MOST_FACTS = 100_000
+
+
+def _facts(code: types.CodeType) -> tuple[frozenset[str], bool]:
+    """The names that code refers to, and whether it binds global ones."""
+    if id(code) not in _FACTS:
+        if len(_FACTS) >= _MOST_FACTS:
+            _FACTS.clear()
+        _FACTS[id(code)] = code, frozenset(_names(code)), _makes_globals(code)
+    return _FACTS[id(code)][1:]
 
 
 def _names(code: types.CodeType) -> Iterator[str]:

@@ -20,6 +20,9 @@ from growthring.graph.resize import copy_with, named_tensors
 from growthring.graph.search import Search, Share
 from growthring.graph.trace import ExampleInputs, Trace, trace
 
+# How a note begins that says why train mode was not looked at.
+UNTRACED = "the forward pass in train mode cannot be traced"
+
 
 @own_settings()
 def discover_width_groups(
@@ -113,7 +116,7 @@ def _traces(
                 "joined to is not known. Pass inputs that train mode accepts (larger ones, a batch of two or more)."
             ) from error
         note = (
-            f"the forward pass in train mode cannot be traced with the example inputs ({error}), so only eval mode "
+            f"{UNTRACED} with the example inputs ({error}), so only eval mode "
             "was looked at. Pass inputs that train mode accepts (larger ones, a batch of two or more)."
         )
         return inputs, [first], [False], [note]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import copy
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
@@ -17,6 +18,8 @@ from torch.utils import _pytree as pytree
 from growthring.graph.snapshot import Snapshot
 
 Inputs = TypeVar("Inputs")
+# What says nothing about a model's code: there is no room left.
+NO_MEMORY = (MemoryError, torch.OutOfMemoryError)
 # The caller's default device and type of numbers, while `own_settings` has others.
 _CALLERS: ContextVar[tuple[torch.device, torch.dtype] | None] = ContextVar("callers", default=None)
 
@@ -79,6 +82,11 @@ def untouched(model: nn.Module, kept: Snapshot | None = None) -> Iterator[Snapsh
     finally:
         if not is_done:  # an interrupt came just before
             kept.restore()
+
+
+def call(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Calls a model in a context of its own: what its code leaves in context variables goes with that."""
+    return contextvars.copy_context().run(model, *args, **kwargs)
 
 
 def copied(inputs: Inputs) -> Inputs:

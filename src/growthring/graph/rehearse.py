@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from growthring.graph.isolation import fixed_random, untouched
+from growthring.graph.isolation import call, fixed_random, untouched
 from growthring.graph.results import output_tensors
 from growthring.graph.trace import ExampleInputs, _mode, _quiet, split_inputs
 
@@ -103,7 +103,7 @@ def rehearse(
         with contextlib.ExitStack() as stack:
             for context in (*contexts, FakeTensorMode(allow_non_fake_inputs=True), recorder):
                 stack.enter_context(context)
-            tensors = output_tensors(model(*args, **kwargs), outputs)
+            tensors = output_tensors(call(model, args, kwargs), outputs)
             if look is not None:
                 look()
             shapes = tuple(tuple(t.shape) for t in tensors)

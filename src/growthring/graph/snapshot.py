@@ -19,6 +19,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -293,9 +294,18 @@ def _entered(item: Any, own: Mapping[str, Any]) -> Iterator[Any]:
             yield value
 
 
-def _slots(kind: type) -> Iterator[str]:
-    if is_library(kind.__module__):
-        return
+# By class: of objects of few classes there are many.
+_SLOTS: WeakKeyDictionary[type, tuple[str, ...]] = WeakKeyDictionary()
+
+
+def _slots(kind: type) -> tuple[str, ...]:
+    """The attributes that objects of a class keep in slots."""
+    if kind not in _SLOTS:
+        _SLOTS[kind] = () if is_library(kind.__module__) else tuple(_find_slots(kind))
+    return _SLOTS[kind]
+
+
+def _find_slots(kind: type) -> Iterator[str]:
     for cls in kind.__mro__:
         names = vars(cls).get("__slots__", ())
         for name in (names,) if isinstance(names, str) else tuple(names):

@@ -25,7 +25,7 @@ from torch.nn.modules import transformer
 
 from growthring.errors import InputError, TraceError
 from growthring.graph.flatten import flatten
-from growthring.graph.isolation import callers_settings, copied, fixed_random, untouched
+from growthring.graph.isolation import call, callers_settings, copied, fixed_random, untouched
 from growthring.graph.operators import BRANCH as BRANCH, Op as Op, Trace as Trace, Value as Value
 from growthring.graph.results import Leavings, output_tensors
 from growthring.graph.sites import SiteRecorder
@@ -225,7 +225,7 @@ def run_once(model: nn.Module, example_inputs: ExampleInputs, training: bool = F
     args, kwargs = split_inputs(copied(example_inputs))
     try:
         with _running(model, training), torch.no_grad():
-            tensors = output_tensors(model(*args, **kwargs))
+            tensors = output_tensors(call(model, args, kwargs))
     except Exception as error:
         raise InputError(
             "the model's own forward pass fails on the example inputs: "

@@ -17,29 +17,28 @@ from growthring.graph.isolation import own_settings, untouched
 from growthring.graph.magnitudes import effective
 from growthring.graph.snapshot import Snapshot
 from growthring.graph.wrappers import check_sharded
-from growthring.growing.binding import (
+from growthring.growing.followers import changes_of, grow_optimizers, replay_of, tell_rings
+from growthring.growing.matching import (
     Optimizers,
     averaged_modules,
     check_optimizers,
     check_shapes,
+    chosen_method,
     find_stage,
-    parameter_rings,
 )
-from growthring.growing.body import Body
+from growthring.growing.module import GrowingModule
 from growthring.growing.outcome import Outcome
 from growthring.growing.proof import prove
 from growthring.growing.report import GrowthReport
 from growthring.growing.transaction import all_or_nothing
 from growthring.growing.trials import Trial, make_trials
-from growthring.methods import Growth, GrowthMethod, Job, Paired, Step, make_method
-from growthring.methods.base import Batch, Loss
+from growthring.methods import Growth, GrowthMethod, Job, Step
+from growthring.methods.base import Loss, SearchBatch
 from growthring.methods.magnitudes import following_magnitudes
-from growthring.optim.base import RingOptimizer
-from growthring.optim.state import Grown, Regrow, drop_state, grow_state
-from growthring.optim.wrap import ring_rates_of
+from growthring.optim.state import drop_state
 from growthring.planning.plan import Plan
 
-Batches = Iterable[Batch] | Callable[[int], Iterable[Batch]]
+SearchBatches = Iterable[SearchBatch] | Callable[[int], Iterable[SearchBatch]]
 
 
 class Grower:
@@ -61,7 +60,7 @@ class Grower:
             with hyperparameters of its own.
         variance_transfer: of method "paired": "preserving" (the default: rescale as far as the
             function stays the same), "paper" (Table 1 to the letter), "constraint" (the appendix's
-            theorem) or "off". The other methods have none.
+            theorem) or "off". The other methods have none, and refuse it.
         noise: size of the symmetry-breaking noise relative to the new weights' deviation; 0 is
             exact.
         generator: source of all random numbers; by default one seeded from `torch.initial_seed()`.
@@ -84,12 +83,12 @@ class Grower:
         plan: Plan,
         optimizer: Optimizers = None,
         method: str | GrowthMethod = "paired",
-        variance_transfer: Mode = "preserving",
+        variance_transfer: Mode | None = None,
         noise: float = 1e-3,
         generator: torch.Generator | None = None,
         averages: nn.Module | Sequence[nn.Module] | None = None,
         unknown_state: Literal["refuse", "reset"] = "refuse",
-        batches: Batches | None = None,
+        batches: SearchBatches | None = None,
         loss: Loss | None = None,
     ) -> None:
         check_model(model)
@@ -107,7 +106,7 @@ class Grower:
         if unknown_state not in ("refuse", "reset"):
             raise InputError(f"unknown_state={unknown_state!r} is not 'refuse' or 'reset'.")
         self.model, self.plan, self.noise, self.unknown_state = model, plan, noise, unknown_state
-        self.method = _method(method, variance_transfer)
+        self.method = chosen_method(method, variance_transfer)
         self._batches, self._loss = batches, loss
         if self.method.searches and (batches is None or loss is None):
             raise InputError(
@@ -125,15 +124,17 @@ class Grower:
         for t in range(1, stage + 1):
             self.rings.append(plan.stage_widths[t])
         averaged = averaged_modules(averages, model, plan, stage)
-        self._body = Body(model, plan)
-        self._averages = [Body(module, plan) for module in averaged]
+        self._main = GrowingModule(model, plan)
+        self._averages = [GrowingModule(module, plan) for module in averaged]
         self._trials: list[Trial] = []
         self._trial_notes: list[str] = []
         self._trials_for: object = None
         if not self.is_full:
             with own_settings():
                 prove(plan, self.method)
-        all_or_nothing(self._roots, self._bind)
+        all_or_nothing(
+            self._roots, lambda: tell_rings(self.optimizers, self.model, self.plan, self.rings)
+        )
 
     @property
     def stage(self) -> int:
@@ -171,21 +172,21 @@ class Grower:
             ) from error
 
     def _grow(self, measure: bool) -> GrowthReport:
-        plan, body = self.plan, self._body
+        plan, main = self.plan, self._main
         check_sharded(self.model)
-        for each in self._bodies:
+        for each in self._modules:
             check_shapes(each.module, plan, self.stage)
-        check_finite(self.model)
+            check_finite(each.module)
         step = self._step(self.stage + 1, self.method.mode)
         start = Snapshot(self._roots, values=False, code=False)
         trials = self._find_trials() if measure else []
         outcome = Outcome(self.model, step, self.stage + 1, trials)
         for hold_norms in (False, True):
-            growth = following_magnitudes(self._search(step, body, hold_norms), step)
-            divisors = growth.gradient_divisors(body.tensors)
-            regrow = self._regrow(growth)
-            grown = growth.tensors(body.tensors, self.generator)
-            body.install(step, grown, divisors)
+            growth = following_magnitudes(self._search(step, hold_norms), step)
+            divisors = growth.gradient_divisors(main.tensors)
+            replay = replay_of(growth, main.tensors, self.generator, self.noise)
+            grown = growth.tensors(main.tensors, self.generator)
+            main.install(step, grown, divisors)
             outcome.measure()
             if hold_norms or not outcome.shows_eps(growth.factors):
                 break
@@ -195,11 +196,17 @@ class Grower:
             growth.add_noise(grown, self.noise, self.generator)
             outcome.measure(with_noise=True)
         for average in self._averages:
-            self._grow_average(average, step, growth, regrow)
+            # the very entries that the model got, so that it stays an average of it
+            tensors = average.tensors
+            average.install(step, replay(tensors), growth.gradient_divisors(tensors))
         self.rings.append(step.after)
-        notes = self._grow_optimizers(step, grown, divisors, regrow)
-        notes = [*(self._trial_notes if measure else ()), *notes]
-        return outcome.report(growth, len(body.fades), notes)
+        changed = changes_of(step, main.tensors, grown, divisors)
+        notes = list(self._trial_notes if measure else ())
+        notes += grow_optimizers(
+            self.optimizers, changed, replay, self.rings.num_rings, self.unknown_state
+        )
+        tell_rings(self.optimizers, self.model, plan, self.rings)
+        return outcome.report(growth, len(main.fades), notes)
 
     def advance(self, progress: float) -> None:
         """Tells how much of the present stage is done (0 to 1), so that faded statistics come in.
@@ -211,20 +218,20 @@ class Grower:
             raise InputError(
                 f"progress={progress!r}: the share of the stage that is done, from 0 to 1."
             )
-        for body in self._bodies:
-            body.fades.advance(progress)
+        for module in self._modules:
+            module.fades.advance(progress)
         if progress == 1:
             self.finish()
 
     def finish(self) -> None:
         """Ends every fade: nothing of growthring is left on the model."""
-        for body in self._bodies:
-            body.fades.finish()
+        for module in self._modules:
+            module.fades.finish()
 
     @property
     def fading_norms(self) -> dict[str, float]:
         """Norms whose statistics are still fading in, and how far they are."""
-        return self._body.fades.progress()
+        return self._main.fades.progress()
 
     def state_dict(self) -> dict[str, Any]:
         """What growth needs to remember: stage, rings, fades, generator.
@@ -235,7 +242,7 @@ class Grower:
             "stage": self.stage,
             "rings": self.rings.state_dict(),
             "widths": [self.plan.named_widths(t) for t in range(self.plan.num_stages)],
-            "fades": self._body.fades.state_dict(),
+            "fades": self._main.fades.state_dict(),
             "generator": self.generator.get_state(),
         }
 
@@ -263,14 +270,14 @@ class Grower:
 
     def _load(self, stage: int, state: Mapping[str, Any]) -> None:
         step = self._step(stage, "off")
-        for body in self._bodies:
-            tensors, grown = body.tensors, {}
+        for module in self._modules:
+            tensors, grown = module.tensors, {}
             for name, spec in self.plan.groups.specs.items():
                 if step.changes(spec):
                     layouts = step.layouts(spec.axes)
                     grown[name] = widen_constant(tensors[name].detach(), layouts, 0.0)
-            body.install(step, grown, {})
-            body.fades.load_state_dict(state["fades"])
+            module.install(step, grown, {})
+            module.fades.load_state_dict(state["fades"])
         self.rings.load_state_dict(state["rings"])
         if self.stage != stage:
             raise InputError(
@@ -278,15 +285,15 @@ class Grower:
                 "the state is not whole."
             )
         for optimizer in self.optimizers:
-            drop_state(optimizer, self._body.tensors.values())
-        self._bind()
+            drop_state(optimizer, self._main.tensors.values())
+        tell_rings(self.optimizers, self.model, self.plan, self.rings)
         self.generator.set_state(state["generator"])
 
     # One growth, taken apart.
 
     @property
-    def _bodies(self) -> list[Body]:
-        return [self._body, *self._averages]
+    def _modules(self) -> list[GrowingModule]:
+        return [self._main, *self._averages]
 
     def _find_trials(self) -> list[Trial]:
         """The passes that growths are measured on: found once, and again if the model was moved or cast."""
@@ -300,13 +307,13 @@ class Grower:
     @property
     def _roots(self) -> list[Any]:
         """Everything that a growth changes."""
-        fades = [body.fades for body in self._bodies]
-        modules = [body.module for body in self._bodies]
+        fades = [module.fades for module in self._modules]
+        modules = [module.module for module in self._modules]
         return [*modules, *fades, *self.optimizers, self.rings, self.generator]
 
-    def _search(self, step: Step, body: Body, hold_norms: bool) -> Growth:
+    def _search(self, step: Step, hold_norms: bool) -> Growth:
         """What the method decides on; a search runs the model's code, which leaves nothing."""
-        job = self._job(step, body, hold_norms)
+        job = self._job(step, hold_norms)
         if not self.method.searches:
             return self.method.grow(job)
         with untouched(self.model):
@@ -317,88 +324,11 @@ class Grower:
         widths = self.plan.stage_widths
         return Step(self.plan, widths[self.stage], widths[stage], mode)
 
-    def _job(self, step: Step, body: Body, hold_norms: bool) -> Job:
+    def _job(self, step: Step, hold_norms: bool) -> Job:
         """What the method is given."""
         batches = self._batches if self.method.searches else None
         if callable(batches):
             seed = torch.randint(2**62, (), generator=self.generator, device=self.generator.device)
             batches = batches(int(seed))
-        tensors = effective(self.plan.groups.specs, body.tensors)
-        return Job(step, body.module, tensors, self.generator, batches, self._loss, hold_norms)
-
-    def _bind(self) -> None:
-        """Tells the optimizers the rings."""
-        rings = parameter_rings(self.model, self.plan, self.rings)
-        for optimizer in self.optimizers:
-            ring_rates = ring_rates_of(optimizer)
-            if isinstance(optimizer, RingOptimizer):
-                optimizer.bind_rings(rings)
-            elif ring_rates is not None:
-                ring_rates.bind(rings)
-
-    def _grow_optimizers(
-        self,
-        step: Step,
-        grown: Mapping[str, torch.Tensor],
-        divisors: Mapping[str, float | torch.Tensor],
-        regrow: Regrow,
-    ) -> list[str]:
-        """Grows the optimizers' state and tells them the rings; returns notes."""
-        tensors, specs = self._body.tensors, self.plan.groups.specs
-        changed = {
-            tensors[name]: Grown(
-                name,
-                specs[name].shape(step.before),
-                step.layouts(specs[name].axes),
-                divisors.get(name, 1.0),
-            )
-            for name in grown
-        }
-        notes: list[str] = []
-        states: dict[int, torch.optim.Optimizer] = {}
-        for optimizer in self.optimizers:  # a wrapper may share the state of the one inside
-            states.setdefault(id(optimizer.state), optimizer)
-        for optimizer in states.values():
-            notes += grow_state(
-                optimizer, changed, regrow, self.rings.num_rings, self.unknown_state
-            )
-        self._bind()
-        return notes
-
-    def _regrow(self, growth: Growth) -> Regrow:
-        """The step that the model is about to take, for copies of its weights: the same new entries and noise.
-
-        Copies of some of the weights do; the model's own as they are now stand in for the others.
-        """
-        old = {name: tensor.detach() for name, tensor in self._body.tensors.items()}
-        generator_state = self.generator.get_state()
-
-        def regrow(copies: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-            generator = torch.Generator(self.generator.device)
-            generator.set_state(generator_state)
-            grown = growth.tensors({**old, **copies}, generator)
-            if self.noise:
-                growth.add_noise(grown, self.noise, generator)
-            return grown
-
-        return regrow
-
-    def _grow_average(self, average: Body, step: Step, growth: Growth, regrow: Regrow) -> None:
-        """Grows an average with the very entries that the model got, so that it stays an average of it."""
-        tensors = average.tensors
-        average.install(step, regrow(tensors), growth.gradient_divisors(tensors))
-
-
-def _method(method: str | GrowthMethod, variance_transfer: Mode) -> GrowthMethod:
-    """The method that was asked for; variance transfer is a matter of "paired" alone."""
-    paired = Paired(variance_transfer)  # checks it
-    if isinstance(method, str):
-        return paired if method == Paired.name else make_method(method)
-    needed = ("name", "searches", "mode", "check", "grow")
-    missing = [name for name in needed if not hasattr(method, name)]
-    if isinstance(method, type) or missing:
-        raise InputError(
-            f"method is a {type(method).__name__} without {', '.join(missing) or 'parentheses'}; pass a name, or "
-            "an object of growthring.methods such as Net2Net()."
-        )
-    return method
+        tensors = effective(self.plan.groups.specs, self._main.tensors)
+        return Job(step, self.model, tensors, self.generator, batches, self._loss, hold_norms)

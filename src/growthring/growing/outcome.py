@@ -11,7 +11,7 @@ from torch import nn
 from growthring.core.variance import Factors
 from growthring.errors import GrowthStepError
 from growthring.growing.report import GroupGrowth, GrowthReport
-from growthring.growing.trials import Trial, rounding_limit, run, worst
+from growthring.growing.trials import Trial, explanation, rounding_limit, run, worst
 from growthring.growing.verify import Outputs, Verification
 from growthring.methods.base import Growth, Step
 
@@ -72,8 +72,8 @@ class Outcome:
         """Whether the ε of a norm shows, so that what it normalises had better not be rescaled."""
         if self._step.mode != "preserving" or not factors.rescaled:
             return False
-        found = [c.relative for c in (self.change.eval, self.change.train) if c is not None]
-        self._held = max(found, default=0.0) > _EPS_SHOWS
+        changes = [c.relative for c in (self.change.eval, self.change.train) if c is not None]
+        self._held = max(changes, default=0.0) > _EPS_SHOWS
         return self._held
 
     def check(self, growth: Growth) -> None:
@@ -86,25 +86,24 @@ class Outcome:
     def _check_mode(self, factors: Factors, mode: str, change: Verification | None) -> None:
         if change is None:
             return
-        found, is_literal = change.relative, self._step.mode in ("paper", "constraint")
+        relative, is_literal = change.relative, self._step.mode in ("paper", "constraint")
         if is_literal:
             # such a rule does not ask what ε does to a batch's statistics; the report says it
             if factors.violations or (mode == "train" and self._has_eps(mode)):
                 return
-            found = change.relative_after_scale
+            relative = change.relative_after_scale
         plan = self._step.plan
         trials = [t for t in self._trials if t.training is (mode == "train")]
         started = time.perf_counter()
-        limit = rounding_limit(self._model, trials, plan.outputs, found)
+        limit = rounding_limit(self._model, trials, plan.outputs, relative)
         self.seconds += time.perf_counter() - started
-        if found > limit and (factors.rescaled or is_literal) and self._has_eps(mode):
+        if relative > limit and (factors.rescaled or is_literal) and self._has_eps(mode):
             limit = max(limit, _EPS_LITERAL if is_literal else _EPS_SHOWS)
-        if not found <= limit:
+        if not relative <= limit:
             raise GrowthStepError(
-                f"growing to stage {self._stage} would change the outputs in {mode} mode by {found:.1e} "
-                f"(relative; rounding explains {limit:.0e}), so some layer does not follow its rule; model, "
-                "optimizer and grower are as they were. Please report the model, and freeze the layers "
-                "concerned meanwhile."
+                f"growing to stage {self._stage} would change the outputs in {mode} mode by {relative:.1e} "
+                f"(relative; rounding explains {limit:.0e}){explanation(plan.groups, mode == 'train')} Model, "
+                "optimizer and grower are as they were."
             )
 
     def _has_eps(self, mode: str) -> bool:
@@ -136,8 +135,8 @@ class Outcome:
             notes.append(
                 "the ε of norms would show if what they normalise were rescaled, so it was not"
             )
-        found = [c.relative for c in (self.change.eval, self.change.train) if c is not None]
-        if factors.rescaled and max(found, default=0.0) > _EPS_NOTED:
+        changes = [c.relative for c in (self.change.eval, self.change.train) if c is not None]
+        if factors.rescaled and max(changes, default=0.0) > _EPS_NOTED:
             notes.append(
                 "rescaled weights in front of norms: their ε makes the difference that is left"
             )

@@ -16,8 +16,16 @@ from growthring.errors import GrowthStepError
 from growthring.graph.arithmetic import Arithmetic, widened
 from growthring.graph.magnitudes import effective
 from growthring.graph.resize import copy_with, named_tensors
-from growthring.growing.body import Body
-from growthring.growing.trials import Trial, make_trials, rounding_limit, run, runs, worst
+from growthring.growing.module import GrowingModule
+from growthring.growing.trials import (
+    Trial,
+    explanation,
+    make_trials,
+    rounding_limit,
+    run,
+    runs,
+    worst,
+)
 from growthring.methods.base import GrowthMethod, Job, Step
 from growthring.methods.magnitudes import following_magnitudes
 from growthring.methods.paired import Paired
@@ -36,7 +44,7 @@ def prove(plan: Plan, method: GrowthMethod) -> None:
     """
     stage = next((t for t in range(1, plan.num_stages) if _differs(plan, t)), None)
     proven: set[tuple[str, str]] = plan.__dict__.setdefault("_proven", set())
-    if stage is None or (method.name, method.mode) in proven:
+    if stage is None:
         return
     exact: list[tuple[GrowthMethod, Arithmetic]] = [(Paired("off"), _LIFTED)]
     has_eps = any(record.kind == "norm" for record in plan.groups.records)
@@ -44,11 +52,15 @@ def prove(plan: Plan, method: GrowthMethod) -> None:
         exact.append((method, _WITHOUT_EPS))
     elif not isinstance(method, Paired) and not method.searches:
         exact.append((method, _LIFTED))
+    exact = [pair for pair in exact if (pair[0].name, pair[0].mode) not in proven]
+    if not exact:
+        return
     inputs = tree_map(widened, plan.example_inputs)
     lifts = runs(_twin(plan, True), inputs, plan.outputs, False, _LIFTED)
     if not lifts:  # some kernels take no 64 bits, some code no other arithmetic
-        inputs, exact = plan.example_inputs, [(tried, Arithmetic()) for tried, _ in exact[:1]]
-        if not runs(_twin(plan, False), inputs, plan.outputs, False, Arithmetic()):
+        inputs, plain = plan.example_inputs, Arithmetic()
+        exact = [(tried, plain) for tried, _ in exact if tried == Paired("off")]
+        if not runs(_twin(plan, False), inputs, plan.outputs, False, plain):
             return  # the plan's model has changed since (a table was filled): `grow` measures the seed
     trials: list[Trial] | None = None
     for tried, arithmetic in exact:
@@ -56,7 +68,7 @@ def prove(plan: Plan, method: GrowthMethod) -> None:
         if trials is None:
             trials, _ = make_trials(twin, inputs, plan.outputs, arithmetic)
         _try(plan, tried, arithmetic, twin, trials, stage)
-    proven.add((method.name, method.mode))
+        proven.add((tried.name, tried.mode))
 
 
 def _differs(plan: Plan, stage: int) -> bool:
@@ -93,31 +105,30 @@ def _try(
     stage: int,
 ) -> None:
     step = Step(plan, plan.stage_widths[0], plan.stage_widths[stage], method.mode)
-    body, generator = Body(twin, plan), torch.Generator().manual_seed(1)
+    grown, generator = GrowingModule(twin, plan), torch.Generator().manual_seed(1)
     before = run(twin, trials, plan.outputs, arithmetic)
     if any(bool(torch.isnan(t).any()) for outputs in before for t in outputs.returned):
         return  # random values are none that this model takes; `grow` measures the model's own
-    tensors = effective(plan.groups.specs, body.tensors)
+    tensors = effective(plan.groups.specs, grown.tensors)
     growth = following_magnitudes(method.grow(Job(step, twin, tensors, generator)), step)
     if growth.change is not None:
         return
-    body.install(step, growth.tensors(body.tensors, generator), {})
+    grown.install(step, growth.tensors(grown.tensors, generator), {})
     after = run(twin, trials, plan.outputs, arithmetic)
     for training in (False, True):
         change = worst(trials, before, after, training)
         if change is None:
             continue
         chosen = [t for t in trials if t.training is training]
-        found = change.relative
-        limit = rounding_limit(twin, chosen, plan.outputs, found, arithmetic.lifted)
-        if not found <= limit:
+        relative = change.relative
+        limit = rounding_limit(twin, chosen, plan.outputs, relative, arithmetic.lifted)
+        if not relative <= limit:
             mode, bits = (
                 "train" if training else "eval",
                 ", in 64 bits" if arithmetic.lifted else "",
             )
             raise GrowthStepError(
                 f"a trial growth of {plan.groups.model_type} to the widths of stage {stage}{bits}, changes the "
-                f"outputs in {mode} mode by {found:.1e} (relative; rounding explains {limit:.0e}), so some "
-                "layer does not follow its rule. Nothing was changed. Please report the model, and freeze the "
-                "layers concerned meanwhile (gr.plan(..., freeze=[...]))."
+                f"outputs in {mode} mode by {relative:.1e} (relative; rounding explains {limit:.0e})"
+                f"{explanation(plan.groups, training)} Nothing was changed."
             )

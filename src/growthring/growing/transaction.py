@@ -10,10 +10,10 @@ import torch
 from growthring.graph.isolation import generators, own_settings
 from growthring.graph.snapshot import Snapshot
 
-Result = TypeVar("Result")
+Returned = TypeVar("Returned")
 
 
-def all_or_nothing(roots: Iterable[Any], act: Callable[[], Result]) -> Result:
+def all_or_nothing(roots: Iterable[Any], act: Callable[[], Returned]) -> Returned:
     """What `act` returns; if it raises, or Ctrl-C stops it at any line, the roots are exactly as they were.
 
     What there is was noted before anything happens, so nothing depends on how far `act` came. It has to

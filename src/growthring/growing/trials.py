@@ -11,8 +11,10 @@ from torch import nn
 
 from growthring.errors import GrowthError
 from growthring.graph.arithmetic import Arithmetic
+from growthring.graph.discover import UNTRACED
 from growthring.graph.fresh import batch_size, fresh_inputs, resized
-from growthring.graph.isolation import untouched
+from growthring.graph.groups import WidthGroups
+from growthring.graph.isolation import NO_MEMORY, untouched
 from growthring.graph.snapshot import Snapshot
 from growthring.graph.trace import ExampleInputs
 from growthring.growing.verify import Outputs, Verification, outputs_of
@@ -76,12 +78,12 @@ def runs(
 ) -> bool:
     """Whether a model's own code runs on these inputs in this mode, and gives numbers."""
     try:
-        found = outputs_of(model, inputs, outputs, training, arithmetic, kept).returned
-    except GrowthError:
+        returned = outputs_of(model, inputs, outputs, training, arithmetic, kept).returned
+    except (GrowthError, *NO_MEMORY):
         raise
     except Exception:  # the model's own code may raise anything
         return False
-    return not any(bool(torch.isnan(t).any()) for t in found if t.is_floating_point())
+    return not any(bool(torch.isnan(t).any()) for t in returned if t.is_floating_point())
 
 
 def run(
@@ -100,19 +102,30 @@ def worst(
     trials: Sequence[Trial], before: Sequence[Outputs], after: Sequence[Outputs], training: bool
 ) -> Verification | None:
     """The largest change among the trials of one mode; None if there are none."""
-    found = [
+    changes = [
         a.change_to(b)
         for trial, a, b in zip(trials, before, after, strict=True)
         if trial.training is training
     ]
-    return max(found, key=lambda change: change.relative) if found else None
+    return max(changes, key=lambda change: change.relative) if changes else None
+
+
+def explanation(groups: WidthGroups, training: bool) -> str:
+    """Why outputs may have changed that should not have, as the end of a sentence, and what to do."""
+    untraced = next((note for note in groups.notes if note.startswith(UNTRACED)), None)
+    if training and untraced is not None:
+        return f", and {untraced}"
+    return (
+        ", so some layer does not follow its rule. Please report the model, and freeze the layers concerned "
+        "meanwhile (gr.plan(..., freeze=[...]))."
+    )
 
 
 def rounding_limit(
     model: nn.Module,
     trials: Sequence[Trial],
     outputs: Sequence[str] | None,
-    found: float,
+    relative: float,
     lifted: bool = False,
 ) -> float:
     """The largest change of the outputs that rounding explains.
@@ -124,17 +137,19 @@ def rounding_limit(
         model: one of the two models that were compared, the wider one.
         trials: what they were compared on.
         outputs: the named parts of the output that count.
-        found: the change in question: if it is small enough nothing is run.
+        relative: the change in question: if it is small enough nothing is run.
         lifted: whether they ran in 64 bits.
     """
     types = {p.dtype for p in model.parameters() if p.is_floating_point()} or {torch.float32}
     eps = max(torch.finfo(t).eps for t in types)
     limit = min((_FEW_LIFTED if lifted else _FEW) * eps, _LARGEST)
-    if found <= limit:
+    if relative <= limit:
         return limit
     try:
         plain = run(model, trials, outputs, Arithmetic(lifted=lifted))
         disturbed = run(model, trials, outputs, Arithmetic(lifted=lifted, rounded=0))
+    except NO_MEMORY:
+        raise
     except Exception:  # code that runs with no other arithmetic than its own
         return min(_UNKNOWN * eps, _LARGEST)
     errors = [a.change_to(b).relative for a, b in zip(plain, disturbed, strict=True)]

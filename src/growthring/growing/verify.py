@@ -12,7 +12,14 @@ from torch import nn
 
 from growthring.errors import InputError
 from growthring.graph.arithmetic import Arithmetic
-from growthring.graph.isolation import callers_settings, copied, fixed_random, untouched
+from growthring.graph.isolation import (
+    NO_MEMORY,
+    call,
+    callers_settings,
+    copied,
+    fixed_random,
+    untouched,
+)
 from growthring.graph.results import Leavings, output_tensors
 from growthring.graph.snapshot import Snapshot
 from growthring.graph.trace import ExampleInputs, split_inputs
@@ -73,7 +80,7 @@ class Outputs:
             for name, tensor in self.left.items()
             if name in other.left and other.left[name].shape == tensor.shape
         ]
-        return compare(
+        return compare_outputs(
             [*self.returned, *(self.left[name] for name in same)],
             [*other.returned, *(other.left[name] for name in same)],
         )
@@ -119,6 +126,8 @@ def outputs_of(
     """
     try:
         return _pass(model, inputs, names, training, arithmetic.running(), kept)
+    except NO_MEMORY:
+        raise
     except Exception as error:
         if isinstance(error, NotImplementedError) or "_dynamo" in type(error).__module__:
             torch._dynamo.reset()  # torch.cond and the like fail from then on if they failed once
@@ -145,7 +154,7 @@ def _pass(
         running,
     ):
         leavings = Leavings(model)
-        returned = output_tensors(model(*args, **kwargs), names)
+        returned = output_tensors(call(model, args, kwargs), names)
         left = leavings.tensors() if names is None else {}
         return Outputs(
             [t.detach().clone() for t in returned],
@@ -181,7 +190,7 @@ def verify(
     return first.change_to(second)
 
 
-def compare(before: Sequence[torch.Tensor], after: Sequence[torch.Tensor]) -> Verification:
+def compare_outputs(before: Sequence[torch.Tensor], after: Sequence[torch.Tensor]) -> Verification:
     """The same measurement on outputs at hand."""
     shapes = [tuple(t.shape) for t in before], [tuple(t.shape) for t in after]
     if shapes[0] != shapes[1]:

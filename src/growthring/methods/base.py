@@ -21,8 +21,8 @@ from growthring.core.variance import Factors, Mode, deviation
 from growthring.graph.groups import TensorSpec
 from growthring.planning.plan import Plan
 
-Batch = tuple[Any, Any]
-Loss = Callable[[Any, Any], torch.Tensor]
+SearchBatch = tuple[Any, Any]  # inputs and targets of one batch that a method searches on
+Loss = Callable[[Any, Any], torch.Tensor]  # of outputs and targets
 Divisors = dict[str, float | torch.Tensor]
 
 # What a new entry holds where the full model's tensor is not constant.
@@ -87,7 +87,7 @@ class Job:
     model: nn.Module
     tensors: Mapping[str, torch.Tensor]
     generator: torch.Generator
-    batches: Iterable[Batch] | None = None
+    batches: Iterable[SearchBatch] | None = None
     loss: Loss | None = None
     hold_norms: bool = False
 

@@ -77,8 +77,8 @@ class Branches(Contractions):
         """The model's outputs for a batch of inputs."""
         arguments, named = _beside(inputs, [_same] * self._num)
         with self:
-            found = self._model(*arguments, **named)
-        return pytree.tree_map_only(Tensor, self._own, found)
+            stacked = self._model(*arguments, **named)
+        return pytree.tree_map_only(Tensor, self._own, stacked)
 
     def _own(self, outputs: Tensor) -> Tensor:
         return outputs.chunk(self._num)[0] if outputs.dim() else outputs
@@ -152,12 +152,12 @@ def _first(tensor: Tensor) -> Tensor:
 def _beside(inputs: Any, branches: Sequence[Callable[[Tensor], Tensor]]) -> tuple[Any, Any]:
     """Inputs with the branches one after the other along the first axis."""
     arguments, named = split_inputs(inputs)
-    found: tuple[Any, Any] = pytree.tree_map_only(
+    stacked: tuple[Any, Any] = pytree.tree_map_only(
         Tensor,
         lambda t: torch.cat([branch(t) for branch in branches]) if t.dim() else t,
         (tuple(arguments), named),
     )
-    return found
+    return stacked
 
 
 def _alike(a: Tensor, b: Tensor) -> bool:

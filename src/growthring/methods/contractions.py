@@ -159,11 +159,9 @@ def understood_calls(method: str, plan: Plan, model: nn.Module) -> dict[str, lis
             "concerned."
         )
 
-    for found in groups.statistics:
-        if any(r.group in growing for r in refs(found.axis)):
-            raise refuse(
-                f"the norm '{found.module}' takes its statistics over units that are added"
-            )
+    for norm in groups.statistics:
+        if any(r.group in growing for r in refs(norm.axis)):
+            raise refuse(f"the norm '{norm.module}' takes its statistics over units that are added")
     for name, spec in groups.specs.items():
         if not spec.groups() & growing:
             continue

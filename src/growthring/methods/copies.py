@@ -116,7 +116,7 @@ class UnitMap:
 
 
 @dataclass(frozen=True)
-class Candidates:
+class NewUnits:
     """Units that the copies may also be made of, beside the old ones.
 
     Attributes:
@@ -149,7 +149,7 @@ class CopyGrowth(Growth):
         units: UnitMap,
         directions: Mapping[str, torch.Tensor] | None = None,
         offsets: Mapping[int, torch.Tensor] | None = None,
-        candidates: Candidates | None = None,
+        candidates: NewUnits | None = None,
         cost: SearchCost | None = None,
         change: str | None = None,
     ) -> None:
@@ -201,21 +201,21 @@ class CopyGrowth(Growth):
 
     def _copy(self, spec: TensorSpec, old: torch.Tensor) -> torch.Tensor:
         growing = [i for i, axis in enumerate(spec.axes) if self.step.layouts((axis,))[0].grows]
-        found = {i: self.units.copied(spec.axes[i], self._between) for i in growing}
-        if not all(copied.leads(old.shape[i]) for i, copied in found.items()):
-            for i, copied in found.items():
+        by_axis = {i: self.units.copied(spec.axes[i], self._between) for i in growing}
+        if not all(copied.leads(old.shape[i]) for i, copied in by_axis.items()):
+            for i, copied in by_axis.items():
                 old = old.index_select(i, copied.source.to(old.device))
                 if copied.divides:
                     old = old / _line(copied.divisor, old, i)
             return old
         # Old entries in one pass; then along one axis after the other only what is new.
-        sizes = [len(found[i].source) if i in found else n for i, n in enumerate(old.shape)]
+        sizes = [len(by_axis[i].source) if i in by_axis else n for i, n in enumerate(old.shape)]
         new = old.new_empty(sizes)
         block = new
         for i in growing:
             block = block.narrow(i, 0, old.shape[i])
         factor: torch.Tensor | None = None
-        for i, copied in found.items():
+        for i, copied in by_axis.items():
             if copied.divides:
                 line = 1 / _line(copied.divisor[: old.shape[i]], old, i)
                 factor = line if factor is None else factor * line
@@ -223,7 +223,7 @@ class CopyGrowth(Growth):
             block.copy_(old)
         else:
             torch.mul(old, factor, out=block)
-        for number, (i, copied) in enumerate(found.items()):
+        for number, (i, copied) in enumerate(by_axis.items()):
             whole = new
             for later in growing[number + 1 :]:
                 whole = whole.narrow(later, 0, old.shape[later])
@@ -242,8 +242,8 @@ class CopyGrowth(Growth):
             factor = old_factor(self.step, spec, self.factors, tensor)
             for i, axis in enumerate(spec.axes):
                 layout = self.step.layouts((axis,))[0]
-                if layout.grows and (found := self.units.copied(axis, self._between)).shares:
-                    factor = factor * _line(found.sharing[layout.old], tensor, i)
+                if layout.grows and (copied := self.units.copied(axis, self._between)).shares:
+                    factor = factor * _line(copied.sharing[layout.old], tensor, i)
             if not is_one(factor):
                 result[name] = factor
         return result

@@ -56,8 +56,8 @@ def smoothed(beta: float) -> Mapping[Any, Callable[..., Tensor]]:
     """
 
     def ramp(z: Tensor) -> Tensor:
-        found: Tensor = _Relu.apply(z, beta)
-        return found
+        value: Tensor = _Relu.apply(z, beta)
+        return value
 
     def relu(z: Tensor, inplace: bool = False) -> Tensor:
         return ramp(z)
@@ -81,8 +81,8 @@ def smoothed(beta: float) -> Mapping[Any, Callable[..., Tensor]]:
         functional.relu,
         functional.relu_,
     )
-    found: dict[Any, Callable[..., Tensor]] = dict.fromkeys(ramps, relu)
-    found |= {functional.relu6: relu6}
-    found |= dict.fromkeys((functional.hardtanh, functional.hardtanh_), hardtanh)
-    found |= dict.fromkeys((functional.leaky_relu, functional.leaky_relu_), leaky_relu)
-    return found
+    replacements: dict[Any, Callable[..., Tensor]] = dict.fromkeys(ramps, relu)
+    replacements |= {functional.relu6: relu6}
+    replacements |= dict.fromkeys((functional.hardtanh, functional.hardtanh_), hardtanh)
+    replacements |= dict.fromkeys((functional.leaky_relu, functional.leaky_relu_), leaky_relu)
+    return replacements

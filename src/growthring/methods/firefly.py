@@ -28,14 +28,14 @@ from growthring.methods.base import Growth, Job, Step
 from growthring.methods.branches import Branches
 from growthring.methods.contractions import understood_calls
 from growthring.methods.copies import (
-    Candidates,
     CopyGrowth,
+    NewUnits,
     UnitMap,
     split_map,
     split_offsets,
 )
 from growthring.methods.rescale import transfer
-from growthring.methods.search import Search, check_positive, rmsprop, uniform
+from growthring.methods.search import DataSearch, check_positive, rmsprop, uniform
 from growthring.methods.trialcopies import searching_copy, widened_copy
 from growthring.methods.units import Units
 from growthring.planning.plan import Plan
@@ -79,7 +79,7 @@ class FireFlySplit:
 
     def grow(self, job: Job) -> Growth:
         """Optimises the candidates, scores them and keeps the best of each group."""
-        search, step = Search(job), job.step
+        search, step = DataSearch(job), job.step
         if not step.growing:
             return CopyGrowth(step, transfer(step, job.tensors), UnitMap({}))
         candidates = CandidateUnits(job, self)
@@ -207,7 +207,7 @@ class CandidateUnits:
         """Raises where the model cannot be run in branches."""
         self._branches.check(inputs)
 
-    def descend(self, search: Search, inputs: Any, targets: Any) -> None:
+    def descend(self, search: DataSearch, inputs: Any, targets: Any) -> None:
         """One step of the joint optimisation."""
         method = self._method
         self._optimizer.zero_grad()
@@ -221,7 +221,7 @@ class CandidateUnits:
                 tensor.grad *= mask
         self._optimizer.step()
 
-    def score(self, search: Search, inputs: Any, targets: Any) -> None:
+    def score(self, search: DataSearch, inputs: Any, targets: Any) -> None:
         """Adds ∂L/∂gate of a batch."""
         like = next(iter(self.directions.values()))
         gates = torch.zeros(self.units.total, device=like.device, dtype=like.dtype).requires_grad_()
@@ -234,18 +234,18 @@ class CandidateUnits:
             (gradient,) = torch.autograd.grad(loss, gates)
         self.scores += gradient.double().cpu()
 
-    def new_units(self) -> Candidates:
+    def new_units(self) -> NewUnits:
         """The twin's weights, which hold the new units."""
         parameters = dict(self._twin.named_parameters())
         specs = self._job.step.plan.groups.specs
         names = [n for n, s in specs.items() if s.kind == "weight" and self._widening.changes(s)]
-        return Candidates(self._widening.after, {n: parameters[n].detach() for n in names})
+        return NewUnits(self._widening.after, {n: parameters[n].detach() for n in names})
 
 
 def _any_new(layouts: list[Any], axes: list[int], like: Tensor) -> Tensor:
     """Where an entry is new along one of the axes; broadcasts over the tensor."""
-    found = torch.zeros([1] * like.dim(), dtype=torch.bool, device=like.device)
+    is_new = torch.zeros([1] * like.dim(), dtype=torch.bool, device=like.device)
     for i in axes:
         line = layouts[i].is_new.to(like.device)
-        found = found | line.reshape([-1] + [1] * (like.dim() - 1 - i))
-    return found
+        is_new = is_new | line.reshape([-1] + [1] * (like.dim() - 1 - i))
+    return is_new

@@ -16,8 +16,8 @@ from growthring.graph.groups import TensorSpec
 from growthring.graph.trace import split_inputs
 from growthring.methods.base import Job
 from growthring.methods.contractions import Call
-from growthring.methods.paths import Path, Taps, find_paths
-from growthring.methods.search import Search
+from growthring.methods.paths import Taps, UnitPath, find_paths
+from growthring.methods.search import DataSearch
 from growthring.methods.silent import silent_copy
 
 _EXACT = 1024  # largest smaller side of a matrix that is decomposed as a whole
@@ -42,7 +42,7 @@ class Reader:
 
 
 def gradient_matrices(
-    job: Job, search: Search, twin: nn.Module, examples: int
+    job: Job, search: DataSearch, twin: nn.Module, examples: int
 ) -> dict[int, tuple[Tensor, list[Reader]]]:
     """M of every growing group, (all writers' inputs, all readers' outputs), and its readers.
 
@@ -86,16 +86,16 @@ def _assembled(
         fan_in = int(job.tensors[writer][0].numel())
         row = []
         for reader in readers:
-            found = blocks.get((group, writer, reader.spec.name))
+            block = blocks.get((group, writer, reader.spec.name))
             like = job.tensors[writer]
-            row.append(like.new_zeros(fan_in, reader.size) if found is None else found)
+            row.append(like.new_zeros(fan_in, reader.size) if block is None else block)
         rows.append(torch.cat(row, 1))
     if not rows:
         return torch.zeros(0, 0), []
     return torch.cat(rows), readers
 
 
-def _block(writer: Call, reader: Call, gradient: Tensor, path: Path) -> Tensor:
+def _block(writer: Call, reader: Call, gradient: Tensor, path: UnitPath) -> Tensor:
     """Σ over examples and places of x ⊗ ∂L/∂h: (in · kernel, out · kernel)."""
     x = _patches(writer)  # (b, in · kernel, places)
     pulled = _pulled_back(reader, gradient)  # (b, out · kernel, places of what the reader reads)
@@ -190,8 +190,8 @@ def leading_vectors(matrix: Tensor, count: int, generator: torch.Generator) -> t
         seed = torch.randint(2**62, (), generator=generator, device=generator.device)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(seed))
-            _, values, found = torch.svd_lowrank(matrix, q=count + 16, niter=4)
-        rows = found.T
+            _, values, columns = torch.svd_lowrank(matrix, q=count + 16, niter=4)
+        rows = columns.T
     limit = values[0] * 100 * torch.finfo(matrix.dtype).eps
     rank = min(count, int((values > limit).sum()))
     drawn[:rank] = rows[:rank]

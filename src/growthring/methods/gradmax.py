@@ -37,7 +37,7 @@ from growthring.methods.contractions import understood_calls
 from growthring.methods.gradients import Reader, gradient_matrices, leading_vectors
 from growthring.methods.paths import find_paths
 from growthring.methods.rescale import transfer
-from growthring.methods.search import Search, check_positive
+from growthring.methods.search import DataSearch, check_positive
 from growthring.methods.silent import SilentGrowth, columns, silent_copy
 from growthring.methods.trialcopies import present_step, searching_copy
 from growthring.planning.plan import Plan
@@ -100,20 +100,20 @@ class GradMax:
         factors = transfer(step, job.tensors)
         if not step.growing:
             return SilentGrowth(step, factors)
-        search = Search(job)
+        search = DataSearch(job)
         matrices = gradient_matrices(job, search, searching_copy(job.model), self.examples)
         vectors: dict[tuple[str, int], Tensor] = {}
         notes = []
         for group, (matrix, readers) in matrices.items():
             count = step.after[group] - step.before[group]
-            found, rank = leading_vectors(matrix, count, job.generator)
+            out_weights, rank = leading_vectors(matrix, count, job.generator)
             if rank < count:
                 notes.append(
                     f"{count - rank} of {count} new units of a group have random out-weights: its gradient "
                     f"has rank {rank}"
                 )
-            found = self.scale * _mean_norm(job, group, readers) * found
-            parts = found.split([reader.size for reader in readers], 1) if readers else ()
+            out_weights = self.scale * _mean_norm(job, group, readers) * out_weights
+            parts = out_weights.split([reader.size for reader in readers], 1) if readers else ()
             for reader, part in zip(readers, parts, strict=True):
                 vectors[reader.spec.name, group] = part.reshape(count, *reader.shape)
         return SilentGrowth(step, factors, vectors, search.cost, notes=tuple(notes))

@@ -30,7 +30,7 @@ _MOST = 65_536  # of places: beyond it a map that is not the identity would be t
 
 
 @dataclass(frozen=True)
-class Path:
+class UnitPath:
     """A way from one call to another along a group.
 
     Attributes:
@@ -84,7 +84,7 @@ def _straight() -> Mapping[Any, Callable[..., Any]]:
         return z
 
     ramps = (torch.relu, torch.relu_, Tensor.relu, Tensor.relu_, functional.relu, functional.relu_)
-    found: dict[Any, Callable[..., Any]] = dict.fromkeys([*ramps, functional.relu6], same)
+    replacements: dict[Any, Callable[..., Any]] = dict.fromkeys([*ramps, functional.relu6], same)
     pools = {
         torch.max_pool1d: functional.avg_pool1d,
         torch.max_pool2d: functional.avg_pool2d,
@@ -92,10 +92,10 @@ def _straight() -> Mapping[Any, Callable[..., Any]]:
         functional.max_pool2d: functional.avg_pool2d,
     }
     for pool, average in pools.items():
-        found[pool] = _averaging(average)
-    found[functional.adaptive_max_pool1d] = functional.adaptive_avg_pool1d
-    found[functional.adaptive_max_pool2d] = functional.adaptive_avg_pool2d
-    return found
+        replacements[pool] = _averaging(average)
+    replacements[functional.adaptive_max_pool1d] = functional.adaptive_avg_pool1d
+    replacements[functional.adaptive_max_pool2d] = functional.adaptive_avg_pool2d
+    return replacements
 
 
 def _averaging(average: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -113,7 +113,7 @@ def _averaging(average: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return pool
 
 
-def find_paths(job: Job, twin: nn.Module) -> list[Path]:
+def find_paths(job: Job, twin: nn.Module) -> list[UnitPath]:
     """All ways of units from writers to readers.
 
     Args:
@@ -127,15 +127,15 @@ def find_paths(job: Job, twin: nn.Module) -> list[Path]:
         read = _groups(reader.spec, taps)
         if not read or not reader.inputs.requires_grad:
             continue
-        found = torch.autograd.grad(
+        gradients = torch.autograd.grad(
             reader.inputs.sum(), taps.taps[:i], allow_unused=True, retain_graph=True
         )
-        for k, gradient in enumerate(found):
+        for k, gradient in enumerate(gradients):
             writer = taps.calls[k]
             if gradient is None or taps.passes_on(writer):
                 continue
             for group in read & written(writer.spec, taps):
-                paths.append(Path(group, k, i, probe.places(taps, group, k, i)))
+                paths.append(UnitPath(group, k, i, probe.places(taps, group, k, i)))
     return paths
 
 
@@ -212,11 +212,11 @@ class _Probe:
 
     def _pulled(self, taps: Taps, group: int, writer: int, reader: int, ones: Tensor) -> Tensor:
         read, _ = self._unit(taps, group, writer, reader)
-        (found,) = torch.autograd.grad(
+        (gradient,) = torch.autograd.grad(
             read, [taps.taps[writer]], ones.reshape(read.shape), retain_graph=True
         )
         position = self._position(taps, writer, group, True)
-        return _of_unit(found, taps.calls[writer], position).detach()
+        return _of_unit(gradient, taps.calls[writer], position).detach()
 
 
 def _of_unit(values: Tensor, call: Call, position: int) -> Tensor:

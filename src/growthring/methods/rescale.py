@@ -96,12 +96,12 @@ def old_factor(
 
 def old_factors(step: Step, factors: Factors, tensors: Mapping[str, torch.Tensor]) -> Divisors:
     """The factors of all tensors whose factor is not 1."""
-    found: Divisors = {}
+    divisors: Divisors = {}
     for name, spec in step.plan.groups.specs.items():
         factor = old_factor(step, spec, factors, tensors[name])
         if not is_one(factor):
-            found[name] = factor
-    return found
+            divisors[name] = factor
+    return divisors
 
 
 def is_one(factor: float | torch.Tensor) -> bool:

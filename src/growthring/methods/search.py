@@ -1,4 +1,4 @@
-"""Search: what methods that try things on data share: batches, the loss, what it all costs."""
+"""What methods that try things on data share: going over batches, the loss, what it all costs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from growthring.methods.base import Job, SearchCost
 from growthring.planning.costs import num_examples
 
 
-class Search:
+class DataSearch:
     """Goes over batches and counts what that costs.
 
     FLOPs are counted by torch on the first batch of each phase, forward and backward as they are, and
@@ -33,14 +33,14 @@ class Search:
 
     def loss(self, outputs: Any, targets: Any) -> Tensor:
         """The task's loss."""
-        found = self._loss(outputs, targets)
-        if not isinstance(found, Tensor) or found.dim() != 0:
+        loss = self._loss(outputs, targets)
+        if not isinstance(loss, Tensor) or loss.dim() != 0:
             raise InputError("loss(outputs, targets) must return a scalar tensor.")
-        if not math.isfinite(float(found.detach())):
+        if not math.isfinite(float(loss.detach())):
             raise GrowthStepError(
-                f"the loss is {float(found.detach())} while searching for new units; nothing was changed."
+                f"the loss is {float(loss.detach())} while searching for new units; nothing was changed."
             )
-        return found
+        return loss
 
     def over(
         self,

@@ -31,7 +31,7 @@ from growthring.methods.contractions import understood_calls
 from growthring.methods.copies import CopyGrowth, UnitMap, split_map, split_offsets
 from growthring.methods.curvature import smoothed
 from growthring.methods.rescale import transfer
-from growthring.methods.search import Search, check_positive, rmsprop, uniform
+from growthring.methods.search import DataSearch, check_positive, rmsprop, uniform
 from growthring.methods.trialcopies import searching_copy
 from growthring.methods.units import Units
 from growthring.planning.plan import Plan
@@ -69,20 +69,26 @@ class Splitting:
 
     def grow(self, job: Job) -> Growth:
         """Finds directions and eigenvalues, and splits the best of each group."""
-        search, step = Search(job), job.step
+        search, step = DataSearch(job), job.step
         if not step.growing:
             return CopyGrowth(step, transfer(step, job.tensors), UnitMap({}))
-        found = Directions(job, self)
-        steps = search.over(self.steps, lambda x, y: found.descend(search, x, y), check=found.check)
-        search.over(self.score_steps or max(1, steps // 4), lambda x, y: found.score(search, x, y))
-        values, directions = found.eigenpairs()
-        sources = {g: split_map(found.units.part(values, g), step.after[g]) for g in step.growing}
+        directions = Directions(job, self)
+        steps = search.over(
+            self.steps, lambda x, y: directions.descend(search, x, y), check=directions.check
+        )
+        search.over(
+            self.score_steps or max(1, steps // 4), lambda x, y: directions.score(search, x, y)
+        )
+        values, vectors = directions.eigenpairs()
+        sources = {
+            g: split_map(directions.units.part(values, g), step.after[g]) for g in step.growing
+        }
         offsets = {g: self.epsilon * split_offsets(source) for g, source in sources.items()}
         return CopyGrowth(
             step,
             transfer(step, job.tensors),
             UnitMap(sources),
-            directions,
+            vectors,
             offsets,
             cost=search.cost,
             change=f"the halves of split units lie ±{self.epsilon:g} apart, so the function changes in "
@@ -117,7 +123,7 @@ class Directions:
         self._optimizer = rmsprop(list(self.directions.values()), method.rate)
         self._products = {n: torch.zeros_like(v) for n, v in self.directions.items()}
 
-    def products(self, search: Search, inputs: Any, targets: Any) -> dict[str, Tensor]:
+    def products(self, search: DataSearch, inputs: Any, targets: Any) -> dict[str, Tensor]:
         """S·v of every unit on one batch."""
         offsets = list(self._offsets.values())
         with torch.enable_grad():
@@ -134,7 +140,7 @@ class Directions:
         """Raises where the model cannot be run in branches."""
         self._branches.check(inputs)
 
-    def descend(self, search: Search, inputs: Any, targets: Any) -> None:
+    def descend(self, search: DataSearch, inputs: Any, targets: Any) -> None:
         """One step on the Rayleigh quotients."""
         products = self.products(search, inputs, targets)
         squares, forms = self._sums(self.directions), self._sums(products)
@@ -143,7 +149,7 @@ class Directions:
             v.grad = 2 * (products[name] * square - v * form) / square.square()
         self._optimizer.step()
 
-    def score(self, search: Search, inputs: Any, targets: Any) -> None:
+    def score(self, search: DataSearch, inputs: Any, targets: Any) -> None:
         """Adds S·v of a batch to the sum that the eigenvalues are taken from."""
         for name, product in self.products(search, inputs, targets).items():
             self._products[name] += product

@@ -113,7 +113,7 @@ def first_state_of(
 
 
 def _probe(
-    optimizer: Optimizer, group: dict[str, Any], dummy: Tensor, made: dict[int, Any]
+    optimizer: Optimizer, group: dict[str, Any], dummy: Tensor, memo: dict[int, Any]
 ) -> Optimizer:
     """A copy of an optimizer, and of those that it drives, with nothing but a dummy to step.
 
@@ -121,33 +121,33 @@ def _probe(
         optimizer: to copy.
         group: the settings that the dummy gets.
         dummy: the parameter.
-        made: what stands in for optimizers, groups, states and parameters, so that what is shared stays
+        memo: what stands in for optimizers, groups, states and parameters, so that what is shared stays
             shared and nothing else is.
     """
-    if id(optimizer) in made:
-        return cast(Optimizer, made[id(optimizer)])
+    if id(optimizer) in memo:
+        return cast(Optimizer, memo[id(optimizer)])
     probe: Optimizer = object.__new__(type(optimizer))
-    made[id(optimizer)] = probe
+    memo[id(optimizer)] = probe
 
     def stand_in(value: Any) -> Any:
         if isinstance(value, Optimizer):
             index = {id(p) for p in group["params"]}
             own = [g for g in value.param_groups if any(id(p) in index for p in g["params"])]
-            return _probe(value, own[0] if own else {"params": []}, dummy, made)
+            return _probe(value, own[0] if own else {"params": []}, dummy, memo)
         is_container = isinstance(value, (dict, list, tuple))
         held = list(value.values() if isinstance(value, dict) else value) if is_container else []
         if not any(isinstance(v, Optimizer) for v in held):
-            return copy.deepcopy(value, made)
+            return copy.deepcopy(value, memo)
         if isinstance(value, dict):
             return {k: stand_in(v) for k, v in value.items()}
         return type(value)(stand_in(v) for v in value)
 
-    made |= {id(p): dummy for each in optimizer.param_groups for p in each["params"]}
-    options = {k: copy.deepcopy(v, made) for k, v in group.items() if k != "params"}
+    memo |= {id(p): dummy for each in optimizer.param_groups for p in each["params"]}
+    options = {k: copy.deepcopy(v, memo) for k, v in group.items() if k != "params"}
     quiet = {"weight_decay": 0.0} if "weight_decay" in group else {}
     groups = [{**options, **quiet, "params": [dummy]}] if group["params"] else []
-    probe.param_groups = made.setdefault(id(optimizer.param_groups), groups)
-    probe.state = made.setdefault(id(optimizer.state), defaultdict(dict))
+    probe.param_groups = memo.setdefault(id(optimizer.param_groups), groups)
+    probe.state = memo.setdefault(id(optimizer.state), defaultdict(dict))
     for name, value in vars(optimizer).items():
         if name.endswith("_hooks"):
             probe.__dict__[name] = OrderedDict()

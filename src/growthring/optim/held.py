@@ -14,14 +14,14 @@ from growthring.errors import GrowthStepError
 
 def held_optimizers(optimizer: Optimizer) -> list[Optimizer]:
     """The optimizers that an optimizer drives (Lookahead and other wrappers), those that they drive included."""
-    found = [optimizer]
-    for one in found:
+    optimizers = [optimizer]
+    for one in optimizers:
         for value in vars(one).values():
             inside = value.values() if isinstance(value, dict) else value
             for held in inside if isinstance(value, (dict, list, tuple)) else [value]:
-                if isinstance(held, Optimizer) and not any(held is other for other in found):
-                    found.append(held)
-    return found[1:]
+                if isinstance(held, Optimizer) and not any(held is other for other in optimizers):
+                    optimizers.append(held)
+    return optimizers[1:]
 
 
 def refuse_hidden(

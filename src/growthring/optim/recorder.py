@@ -66,9 +66,9 @@ class RingRecorder:
         ring_rates = self._ring_rates
         if not ring_rates or ring_rates.steps % self._every:
             return
-        found = (ring_rates.rate_factors(), ring_rates.weight_norms(), ring_rates.gradient_norms())
+        tables = (ring_rates.rate_factors(), ring_rates.weight_norms(), ring_rates.gradient_norms())
         record: dict[str, dict[str, Tensor]] = {}
-        for quantity, values in zip(QUANTITIES, found, strict=True):
+        for quantity, values in zip(QUANTITIES, tables, strict=True):
             for name, value in values.items():
                 if self._names is None or any(fnmatch.fnmatch(name, p) for p in self._names):
                     record.setdefault(name, {})[quantity] = value

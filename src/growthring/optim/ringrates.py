@@ -139,11 +139,11 @@ class RingRates:
         if rule is not None and adapting:
             squares = [batch.geometries[i].squares(parameters[i].detach()) for i in adapting]
             norms = torch.stack(squares).sqrt_()
-            found = apply_rule(rule, norms, [rings[i].name for i in adapting])
+            adapted = apply_rule(rule, norms, [rings[i].name for i in adapting])
             if len(adapting) == len(rings):
-                table = found
+                table = adapted
             else:
-                table[adapting] = found
+                table[adapting] = adapted
         if scales_output(group) and any(r.output_width is not None for r in rings):
             widths = [float(r.output_width or 1) for r in rings]
             table = table / torch.tensor(widths, dtype=batch.dtype, device=batch.device)[:, None]
@@ -219,10 +219,10 @@ class RingRates:
             raise InputError(
                 f"the saved rings lack '{missing[0]}': not whole, or not from gr.optim."
             )
-        found = len(state["births"])
-        if self and found != self.num_rings:
+        num_saved = len(state["births"])
+        if self and num_saved != self.num_rings:
             raise InputError(
-                f"the saved optimizer knows {found} rings, the model has {self.num_rings}. Bring the "
+                f"the saved optimizer knows {num_saved} rings, the model has {self.num_rings}. Bring the "
                 "model to the saved stage first: grower.load_state_dict(...), then the optimizer's."
             )
 

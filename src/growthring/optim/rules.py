@@ -74,9 +74,9 @@ def apply_rule(rule: RateRule, norms: Tensor, names: Sequence[str]) -> Tensor:
         for name, row in zip(names, norms, strict=True):
             result = rule(row)
             if not isinstance(result, Tensor) or result.shape != row.shape:
-                found = tuple(result.shape) if isinstance(result, Tensor) else repr(result)
+                returned = tuple(result.shape) if isinstance(result, Tensor) else repr(result)
                 raise InputError(
-                    f"the rate_adaptation function returned {found} for '{name}', not a tensor of "
+                    f"the rate_adaptation function returned {returned} for '{name}', not a tensor of "
                     f"one factor per ring, {tuple(row.shape)}."
                 )
             rows.append(result.to(norms))

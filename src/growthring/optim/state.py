@@ -88,8 +88,8 @@ def grow_state(
                 continue
             try:
                 if how is not None or _is_shared(optimizer):
-                    after[p], found = _grow(optimizer, state, p, how, first_states)
-                    for key, value in found.items():
+                    after[p], own_copies = _grow(optimizer, state, p, how, first_states)
+                    for key, value in own_copies.items():
                         copies.setdefault(key, {})[p] = value
             except GrowthStepError as error:
                 if unknown != "reset":
@@ -189,10 +189,12 @@ def _grow(
         if first is None and value.numel() == 1:
             continue
         if first is None or tuple(value.shape) != _shape(first, old_shape):
-            found = f"has shape {tuple(value.shape)}, the parameter {old_shape}"
+            problem = f"has shape {tuple(value.shape)}, the parameter {old_shape}"
             if tuple(value.shape) == old_shape:
-                found = "is no constant and no copy of the weights in a new parameter's first step"
-            raise _unknown(optimizer, key, how, found)
+                problem = (
+                    "is no constant and no copy of the weights in a new parameter's first step"
+                )
+            raise _unknown(optimizer, key, how, problem)
         if how is None:
             continue
         if first.fill is None:
@@ -240,9 +242,9 @@ def _along(
     return full.permute([sorted(kept).index(a) for a in kept]).reshape(value.shape)
 
 
-def _unknown(optimizer: Optimizer, key: str, how: Grown | None, found: str) -> GrowthStepError:
+def _unknown(optimizer: Optimizer, key: str, how: Grown | None, problem: str) -> GrowthStepError:
     where = f" of '{how.name}'" if how is not None else ""
     return GrowthStepError(
-        f"state '{key}'{where} in {type(optimizer).__name__} {found}, so nobody knows how it grows. "
+        f"state '{key}'{where} in {type(optimizer).__name__} {problem}, so nobody knows how it grows. "
         "Grower(..., unknown_state='reset') starts the state of such parameters afresh."
     )

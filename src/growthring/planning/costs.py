@@ -17,12 +17,12 @@ from torch.utils import _pytree as pytree
 from torch.utils.flop_counter import FlopCounterMode
 
 from growthring.errors import PlanError
-from growthring.graph.isolation import callers_settings, copied, fixed_random, untouched
+from growthring.graph.isolation import call, callers_settings, copied, fixed_random, untouched
 from growthring.graph.resize import named_tensors
 from growthring.graph.results import output_tensors
 from growthring.graph.standins import GROUPED_FLOPS, StandIns
 from growthring.graph.trace import ExampleInputs, split_inputs
-from growthring.planning.schedule import whole
+from growthring.planning.schedule import check_whole
 
 # Tensors of a parameter's size that an optimizer keeps.
 OPTIMIZER_STATE = {"sgd": 1, "adam": 2, "adamw": 2, "avagrad": 2, "lars": 1, "none": 0}
@@ -172,7 +172,7 @@ def seconds_per_step(
     The example inputs are repeated up to the batch size; the loss is the mean square of the outputs.
     The model's values are not kept: pass a copy.
     """
-    whole("repeats", repeats)
+    check_whole("repeats", repeats)
     args, kwargs = _repeated(inputs, batch_size)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0, momentum=0.9)
     times = []
@@ -180,7 +180,7 @@ def seconds_per_step(
         model.train()
         for _ in range(repeats + 1):  # the first one warms up
             started = time.perf_counter()
-            outputs = [t for t in output_tensors(model(*args, **kwargs)) if t.requires_grad]
+            outputs = [t for t in output_tensors(call(model, args, kwargs)) if t.requires_grad]
             if not outputs:
                 raise PlanError(
                     "no output has a gradient, so there is no training step to measure."

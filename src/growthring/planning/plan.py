@@ -26,17 +26,10 @@ from growthring.graph.magnitudes import with_magnitudes, with_ratios
 from growthring.graph.resize import copy_with, empty_copy, named_tensors
 from growthring.graph.trace import ExampleInputs
 from growthring.planning.costs import Footprint, footprint, seconds_per_step
-from growthring.planning.schedule import whole
+from growthring.planning.initial import Initial, seed_gain
+from growthring.planning.schedule import check_whole
 
 _BARS = "▁▂▃▄▅▆▇█"
-
-
-@dataclass(frozen=True)
-class Initial:
-    """How the user's initialiser filled a tensor of the full model: its deviation, or the one value it holds."""
-
-    std: float
-    constant: complex | None
 
 
 @dataclass(frozen=True)
@@ -137,10 +130,10 @@ class Plan:
             moved = tensor.detach().to(device, casts.get(tensor.dtype, tensor.dtype))
             return moved.requires_grad_(tensor.requires_grad)
 
-        found: ExampleInputs = pytree.tree_map_only(
+        inputs: ExampleInputs = pytree.tree_map_only(
             torch.Tensor, follow, copied(self.example_inputs)
         )
-        return found
+        return inputs
 
     @own_settings()
     def build_seed(self) -> nn.Module:
@@ -167,7 +160,7 @@ class Plan:
                     kept = layout(axis, first, full)
                     if kept.grows:
                         part = part.index_select(i, kept.old.to(part.device))
-                gain = self._seed_gain(spec)
+                gain = seed_gain(spec, self.groups, self.initial, first, full)
                 part = part * gain if gain != 1.0 else part.contiguous()
             tensors[name] = part
         tensors = with_magnitudes(self.groups.specs, tensors, {})
@@ -178,24 +171,6 @@ class Plan:
         else:
             seed = built(self.build, self.named_widths(0), tensors)
         return seed
-
-    def _seed_gain(self, spec: TensorSpec) -> float:
-        first, full = self.stage_widths[0], self.stage_widths[-1]
-        if (
-            spec.read_and_written
-            or not spec.is_parameter
-            or self.initial[spec.name].constant is not None
-        ):
-            return 1.0
-        if spec.kind == "bias":
-            # torch draws a layer's bias from the fan-in of its weight
-            weights = [
-                self.groups.specs[n] for n in _weight_names(spec.name) if n in self.groups.specs
-            ]
-            return next((self._seed_gain(w) for w in weights if w.kind == "weight"), 1.0)
-        if spec.kind != "weight":
-            return 1.0
-        return math.sqrt(spec.fan_in(full) / spec.fan_in(first))
 
     # Costs.
 
@@ -238,7 +213,7 @@ class Plan:
     def measure(self, repeats: int = 3) -> Plan:
         """The plan with the seconds of a training step of each stage on this machine."""
         seconds = []
-        whole("repeats", repeats)
+        check_whole("repeats", repeats)
         for t, size in enumerate(self.batch_sizes):
             twin = copy.deepcopy(self.empty_model(t))
             with torch.no_grad():  # values that are not denormal or infinite, which would cost time
@@ -251,9 +226,15 @@ class Plan:
                     f"a training step of stage {t} with a batch of {size} fails ({error}), so it cannot be "
                     "measured."
                 ) from error
-        found = replace(self, seconds=tuple(seconds))
-        found.__dict__["footprints"] = self.footprints
-        return found
+        self.footprints  # noqa: B018 - counted once, for the plan with seconds too
+        return self.at_same_widths(seconds=tuple(seconds))
+
+    def at_same_widths(self, **changes: Any) -> Plan:
+        """The plan with changes that leave its widths, and so its footprints, alone."""
+        changed = replace(self, **changes)
+        if "footprints" in self.__dict__:
+            changed.__dict__["footprints"] = self.footprints
+        return changed
 
     def steps(self, num_examples: int) -> list[int]:
         """Optimizer steps of each stage on a data set of so many examples, the last batch of an epoch included."""
@@ -319,15 +300,6 @@ class Plan:
                 f"Measured on this machine: {self.seconds_share:.1%} of the seconds of fixed-size training."
             )
         return "\n".join([head, *lines, *(f"note: {note}" for note in self.notes)])
-
-
-def _weight_names(bias: str) -> list[str]:
-    """What the weight beside a bias may be called: plain, weight-normalised (two styles), of a recurrent layer."""
-    stem = bias.removesuffix("bias")
-    normalised = [f"{stem}weight_v", f"{stem}parametrizations.weight.original1"]
-    prefix, is_recurrent, gate = bias.rpartition("bias_")
-    of_layer = [f"{prefix}weight_hh{gate[2:]}"] if is_recurrent else []
-    return [f"{stem}weight", *normalised, *of_layer]
 
 
 def _generator(like: torch.Tensor) -> torch.Generator:

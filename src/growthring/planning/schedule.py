@@ -15,14 +15,15 @@ from typing import Any, Literal
 
 from growthring.errors import PlanError
 
-Rule = Literal["published", "recursive", "linear"]
-RULES = ("published", "recursive", "linear")
+ScheduleKind = Literal["published", "recursive", "linear"]
+SCHEDULES = ("published", "recursive", "linear")
+_POWERS = {"none": 0.0, "linear": 1.0, "sqrt": 0.5}  # of the batch size, that the rate follows
 
 
-def whole(name: str, value: Any) -> int:
+def check_whole(name: str, value: Any) -> int:
     """A whole number of at least 1 (numpy's too), or an error that names it.
 
-    >>> whole("epochs", 3)
+    >>> check_whole("epochs", 3)
     3
     """
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
@@ -46,45 +47,55 @@ def check_stages(stages: Any) -> None:
         raise PlanError(f"stages={stages!r}: a plan needs a whole number of stages, at least 1.")
 
 
-def _check_rate(name: str, rate: Any) -> None:
+def check_start(start: Any) -> None:
+    """Refuses what is not a share of the full width."""
+    if not is_number(start) or not 0 < start <= 1:
+        raise PlanError(
+            f"start={start!r}: the seed's share of the full width must be above 0 and at most 1."
+        )
+
+
+def check_rate(name: str, rate: Any) -> None:
+    """Refuses what is not a growth rate."""
     if not is_number(rate) or not 0 <= rate < math.inf:
         raise PlanError(f"{name}={rate!r}: the growth rate per stage must be a number from 0 on.")
 
 
-def _check_rule(rule: Any) -> None:
-    if rule not in RULES:
-        raise PlanError(f"schedule={rule!r} is not one of {', '.join(RULES)}.")
+def check_schedule(schedule: Any) -> None:
+    """Refuses what is not a schedule of this module."""
+    if schedule not in SCHEDULES:
+        raise PlanError(f"schedule={schedule!r} is not one of {', '.join(SCHEDULES)}.")
 
 
 def width_fractions(
-    stages: int, start: float = 0.25, growth: float | None = 0.2, rule: Rule = "published"
+    stages: int,
+    start: float = 0.25,
+    growth: float | None = 0.2,
+    schedule: ScheduleKind = "published",
 ) -> list[float]:
     """Fraction of the full width at stages 0 … stages-1; the last one is 1.
 
     Stage t has start · (1 + growth)^t, capped at 1. With `growth=None` every stage grows by the same
-    factor up to 1; with rule "linear" by the same amount (and `growth` is not used).
+    factor up to 1; with schedule "linear" by the same amount (and `growth` is not used).
 
     >>> [round(16 * f) for f in width_fractions(9)]
     [4, 5, 6, 7, 8, 10, 12, 14, 16]
     >>> width_fractions(3, 0.25, None)
     [0.25, 0.5, 1.0]
-    >>> width_fractions(4, 0.25, rule="linear")
+    >>> width_fractions(4, 0.25, schedule="linear")
     [0.25, 0.5, 0.75, 1.0]
     """
     check_stages(stages)
-    _check_rule(rule)
-    if not is_number(start) or not 0 < start <= 1:
-        raise PlanError(
-            f"start={start!r}: the seed's share of the full width must be above 0 and at most 1."
-        )
+    check_schedule(schedule)
+    check_start(start)
     if stages == 1:
         return [1.0]
-    if rule == "linear":
+    if schedule == "linear":
         return [start + (1 - start) * t / (stages - 1) for t in range(stages - 1)] + [1.0]
     if growth is None:
         growth = float(start) ** (-1 / (stages - 1)) - 1
     else:
-        _check_rate("growth", growth)
+        check_rate("growth", growth)
     limit = (
         math.log(1 / start) / math.log1p(growth) if growth > 0 else math.inf
     )  # full from here on
@@ -103,7 +114,7 @@ def recursive_widths(
     [16, 20, 24, 64]
     """
     check_stages(stages)
-    _check_rate("growth", growth)
+    check_rate("growth", growth)
     widths = [first]
     while len(widths) < stages - 1:
         step = round_to * round(growth * widths[-1] / round_to)
@@ -116,7 +127,7 @@ def stage_epochs(
     stages: int,
     first: int = 8,
     growth: float = 0.2,
-    rule: Rule = "published",
+    schedule: ScheduleKind = "published",
 ) -> list[int]:
     """Epochs of each stage; the last stage takes the rest.
 
@@ -125,19 +136,19 @@ def stage_epochs(
 
     >>> stage_epochs(160, 9)
     [8, 9, 11, 13, 16, 19, 23, 28, 33]
-    >>> stage_epochs(160, 9, rule="recursive")
+    >>> stage_epochs(160, 9, schedule="recursive")
     [8, 10, 12, 14, 17, 20, 24, 29, 26]
     """
     check_stages(stages)
-    _check_rule(rule)
-    epochs, first = whole("epochs", epochs), whole("first_epochs", first)
-    _check_rate("epoch_growth", growth)
+    check_schedule(schedule)
+    epochs, first = check_whole("epochs", epochs), check_whole("first_epochs", first)
+    check_rate("epoch_growth", growth)
     early: list[int] = []
     while len(early) < stages - 1 and len(early) < 50 + epochs:
         t = len(early)
-        if rule == "published":
+        if schedule == "published":
             early.append(math.floor(first * (1 + growth) ** t + 1e-9))
-        elif rule == "linear":
+        elif schedule == "linear":
             early.append(epochs // stages)
         else:
             early.append(early[-1] + round(growth * early[-1]) if early else first)
@@ -161,8 +172,8 @@ def batch_sizes(base: int, stages: int, growth: float = 0.0) -> list[int]:
     [222, 185, 154, 128]
     """
     check_stages(stages)
-    _check_rate("batch_growth", growth)
-    sizes = [whole("batch_size", base)]
+    check_rate("batch_growth", growth)
+    sizes = [check_whole("batch_size", base)]
     while len(sizes) < stages:
         sizes.append(sizes[-1] + round(growth * sizes[-1]))
     return sizes[::-1]
@@ -171,13 +182,19 @@ def batch_sizes(base: int, stages: int, growth: float = 0.0) -> list[int]:
 def check_list(name: str, values: Any, stages: int) -> list[int]:
     """An explicit list over stages, checked."""
     is_list = isinstance(values, Iterable) and not isinstance(values, (str, bytes, Mapping))
-    found = list(values) if is_list else []
-    is_whole = all(isinstance(v, numbers.Integral) and not isinstance(v, bool) for v in found)
-    if not is_list or len(found) != stages or not is_whole or min(found) < 1:
+    entries = list(values) if is_list else []
+    is_whole = all(isinstance(v, numbers.Integral) and not isinstance(v, bool) for v in entries)
+    if not is_list or len(entries) != stages or not is_whole or min(entries) < 1:
         raise PlanError(
             f"{name}={values!r}: expected {stages} whole numbers, each at least 1 (or one of them)."
         )
-    return [int(v) for v in found]
+    return [int(v) for v in entries]
+
+
+def check_batch_rate(rule: Any) -> None:
+    """Refuses what is not a rule by which the learning rate follows the batch size."""
+    if rule not in _POWERS:
+        raise PlanError(f"batch_rate={rule!r} is not one of {', '.join(_POWERS)}.")
 
 
 def rate_factors(sizes: Sequence[int], rule: str) -> list[float]:
@@ -188,7 +205,5 @@ def rate_factors(sizes: Sequence[int], rule: str) -> list[float]:
     >>> rate_factors([256, 128], "linear")
     [2.0, 1.0]
     """
-    powers = {"none": 0.0, "linear": 1.0, "sqrt": 0.5}
-    if rule not in powers:
-        raise PlanError(f"batch_rate={rule!r} is not one of {', '.join(powers)}.")
-    return [(size / sizes[-1]) ** powers[rule] for size in sizes]
+    check_batch_rate(rule)
+    return [(size / sizes[-1]) ** _POWERS[rule] for size in sizes]

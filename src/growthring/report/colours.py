@@ -51,10 +51,10 @@ def variables(dark: bool) -> str:
     """Returns the CSS variables of one colour scheme."""
     colours = _DARK if dark else _LIGHT
     stops = _RINGS_DARK if dark else _RINGS_LIGHT
-    found = {f"c{i}": colour for i, colour in enumerate(colours)}
+    by_name = {f"c{i}": colour for i, colour in enumerate(colours)}
     for i in range(NUM_RING_COLOURS):
-        found[f"r{i}"] = _between(stops, i / (NUM_RING_COLOURS - 1))
-    return "".join(f"--{name}:{value};" for name, value in found.items())
+        by_name[f"r{i}"] = _between(stops, i / (NUM_RING_COLOURS - 1))
+    return "".join(f"--{name}:{value};" for name, value in by_name.items())
 
 
 def _between(stops: Sequence[str], position: float) -> str:

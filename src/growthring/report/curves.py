@@ -11,7 +11,7 @@ from growthring.runs.configurations import Configuration, reference_of
 from growthring.runs.records import EpochRecord
 from growthring.runs.run import Run
 
-Value = Callable[[Run, EpochRecord], float | None]
+Reading = Callable[[Run, EpochRecord], float | None]
 _UNITS = ((3 * 86400.0, 86400.0, "days"), (3 * 3600.0, 3600.0, "h"), (300.0, 60.0, "min"))
 
 
@@ -118,8 +118,8 @@ def curve_section(configurations: Sequence[Configuration]) -> str:
 def _chart(
     name: str,
     configurations: Sequence[Configuration],
-    x: Value,
-    y: Value,
+    x: Reading,
+    y: Reading,
     x_axis: ChartAxis,
     y_axis: ChartAxis,
 ) -> str:
@@ -127,8 +127,8 @@ def _chart(
     styles = line_styles([c.fixed for c in configurations])
     for c, (colour, dash) in zip(configurations, styles, strict=True):
         for run in c.runs:
-            found = [(e, x(run, e), y(run, e)) for e in run.epochs]
-            points = [(e, a, b) for e, a, b in found if a is not None and b is not None]
+            samples = [(e, x(run, e), y(run, e)) for e in run.epochs]
+            points = [(e, a, b) for e, a, b in samples if a is not None and b is not None]
             if y_axis.log:
                 points = [(e, a, b) for e, a, b in points if b > 0] or points
             marked = _growth_points(run)
@@ -153,22 +153,22 @@ def _growth_points(run: Run) -> list[EpochRecord]:
     return [before for before, after in pairs if after.stage > before.stage]
 
 
-def _boundaries(configurations: Sequence[Configuration], x: Value) -> list[tuple[float, str]]:
+def _boundaries(configurations: Sequence[Configuration], x: Reading) -> list[tuple[float, str]]:
     """Returns where the stages begin, if that is about one place each for all grown runs.
 
     Seeds grow at the same epochs but not after the very same seconds, and some have not come so far.
     """
-    found: list[list[tuple[float, int]]] = []
+    growths: list[list[tuple[float, int]]] = []
     for run in (run for c in configurations for run in c.runs):
         pairs = zip(run.epochs, run.epochs[1:], strict=False)
         places = [(x(run, a), b.stage) for a, b in pairs if b.stage > a.stage]
-        found.append([(place, stage) for place, stage in places if place is not None])
-    longest = max(found, key=len, default=[])
+        growths.append([(place, stage) for place, stage in places if place is not None])
+    longest = max(growths, key=len, default=[])
     if not longest:
         return []
     last = len(longest) - 1
     tolerance = 0.02 * longest[-1][0]
-    for other in found:
+    for other in growths:
         for (place, stage), (a, b) in zip(other, longest, strict=False):
             if stage != b or abs(place - a) > tolerance:
                 return []
@@ -178,5 +178,5 @@ def _boundaries(configurations: Sequence[Configuration], x: Value) -> list[tuple
 def _time_unit(configurations: Sequence[Configuration]) -> tuple[str, float]:
     runs = [run for c in configurations for run in c.runs]
     longest = max((e.seconds or 0.0 for run in runs for e in run.epochs), default=0.0)
-    found = ((unit, size) for limit, size, unit in _UNITS if longest >= limit)
-    return next(found, ("s", 1.0))
+    units = ((unit, size) for limit, size, unit in _UNITS if longest >= limit)
+    return next(units, ("s", 1.0))

@@ -26,13 +26,13 @@ def rate_section(configurations: Sequence[Configuration]) -> str:
     for c, run in with_rates[:_MOST_CONFIGURATIONS]:
         charts = _charts(c.run_label(run), run)
         parts.append(charts if not parts or not charts else details(f"Rates of {c.label}", charts))
-    found = "".join(parts)
-    if not found:
+    section = "".join(parts)
+    if not section:
         return sentence("There are no rate factors: no run has recorded any for a grown parameter.")
     left_out = len(with_rates) - _MOST_CONFIGURATIONS
     if left_out > 0:
-        found += sentence(f"Left out: the rates of {counted(left_out, 'more configuration')}.")
-    return found
+        section += sentence(f"Left out: the rates of {counted(left_out, 'more configuration')}.")
+    return section
 
 
 def choose(names: Sequence[str], num_chosen: int) -> list[str]:

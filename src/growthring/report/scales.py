@@ -62,11 +62,11 @@ class Scale:
     def _log_ticks(self, num_ticks: int) -> list[float]:
         decades = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
         for digits in ((1, 2, 5), (1, 3), (1,)):
-            found = [_clean(d * 10.0**e, 10.0**e) for e in decades for d in digits]
-            found = [v for v in found if self.low * (1 - 1e-9) <= v <= self.high * (1 + 1e-9)]
-            if len(found) <= num_ticks + 2:
-                return found
-        return found[:: math.ceil(len(found) / num_ticks)]
+            ticks = [_clean(d * 10.0**e, 10.0**e) for e in decades for d in digits]
+            ticks = [v for v in ticks if self.low * (1 - 1e-9) <= v <= self.high * (1 + 1e-9)]
+            if len(ticks) <= num_ticks + 2:
+                return ticks
+        return ticks[:: math.ceil(len(ticks) / num_ticks)]
 
 
 def fit(
@@ -81,8 +81,8 @@ def fit(
     >>> fit([1, 1], 0, 100).low, fit([], 0, 100).high, fit([0.1, 5], 0, 1, log=True).log
     (0.95, 1.05, True)
     """
-    found = list(values)
-    low, high = (min(found), max(found)) if found else (0.0, 1.0)
+    numbers = list(values)
+    low, high = (min(numbers), max(numbers)) if numbers else (0.0, 1.0)
     if log and low > 0 and high > 8 * low:
         return Scale(low / 1.1, high * 1.1, start, end, log=True)
     if zero:

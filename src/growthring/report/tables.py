@@ -51,22 +51,22 @@ def cards(rows: Sequence[Row]) -> str:
     if len(grown) != 1 or len(fixed) != 1 or grown[0].state or grown[0].flops_basis != "fixed":
         return ""
     row = grown[0]
-    found = []
+    entries = []
     if row.accuracy and fixed[0].accuracy:
         points = 100 * (row.accuracy.mean - fixed[0].accuracy.mean)
-        found.append(
+        entries.append(
             (row.accuracy.percent(2), "test accuracy", f"{points:+.2f} points against fixed-size")
         )
     for share, name in ((row.flops_share, "FLOPs"), (row.seconds_share, "seconds")):
         if share:
             less = 100 * (1 - share.mean)
             words = f"{abs(less):.0f} % {'less' if less >= 0 else 'more'} than fixed-size"
-            found.append((share.percent(), f"of the {name}", words))
+            entries.append((share.percent(), f"of the {name}", words))
     return tag(
         "ul",
         *(
             tag("li", tag("b", text(value)), tag("span", text(name)), tag("small", text(words)))
-            for value, name, words in found
+            for value, name, words in entries
         ),
         class_="cards",
     )
@@ -192,16 +192,16 @@ def _growth_table(label: str, run: Run) -> str:
 
 
 def _machines(runs: Sequence[Run]) -> str:
-    found = {
+    by_machine = {
         canonical([run.machine, run.versions]): run for run in runs if run.machine or run.versions
     }
-    if not found:
+    if not by_machine:
         return sentence("The runs do not tell on which machine they ran.")
     rows = [
         [
             text(run.machine or "–"),
             text(", ".join(f"{name} {version}" for name, version in run.versions.items()) or "–"),
         ]
-        for run in found.values()
+        for run in by_machine.values()
     ]
     return table("Machines", ["machine", "versions"], rows, numeric=False)

@@ -32,7 +32,7 @@ from growthring.checkpoint import (
 from growthring.checkpoint.files import write_error
 from growthring.errors import InputError
 from growthring.files.foreign import refuse_link
-from growthring.runs.records import Record, Result
+from growthring.runs.records import LogRecord, Result
 
 
 class RunFolder:
@@ -123,7 +123,7 @@ class RunFolder:
         discard_after(self.path, step)
         self._open_log.truncate(log_size)
 
-    def append(self, record: Record) -> None:
+    def append(self, record: LogRecord) -> None:
         """Adds a line to the log."""
         self._open_log.append(record.as_line())
 
@@ -140,7 +140,7 @@ class RunFolder:
         save_weights(self.weights_file, weights)
         write_json(self.result_file, asdict(result))
 
-    def write_events(self, record: Record) -> None:
+    def write_events(self, record: LogRecord) -> None:
         """Adds a record's numbers to the TensorBoard events in the folder."""
         from torch.utils.tensorboard import SummaryWriter
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from growthring.files.foreign import read_plain
 from growthring.runs.records import EpochRecord, GrowthRecord, RatesRecord
-from growthring.runs.values import mapping, parse, reason
+from growthring.runs.values import mapping, parse_json, reason
 
 _MOST = 1 << 30  # bytes of a log that are read
 
@@ -39,7 +39,7 @@ def read_log(path: Path, problems: list[str]) -> Log:
         return log
     for line in lines:
         try:
-            _add(log, mapping(parse(line)))
+            _add(log, mapping(parse_json(line)))
         except ValueError:
             num_damaged += bool(line.strip())
     if num_damaged:
@@ -66,8 +66,8 @@ def _add(log: Log, line: dict[str, object]) -> None:
             growths.pop()
         growths.append(growth)
     elif line.get("kind") == RatesRecord.KIND:
-        found = RatesRecord.of_line(line)
-        if found is not None:
-            while rates and rates[-1].step >= found.step:
+        record = RatesRecord.of_line(line)
+        if record is not None:
+            while rates and rates[-1].step >= record.step:
                 rates.pop()
-            rates.append(found)
+            rates.append(record)

@@ -139,7 +139,7 @@ class RatesRecord:
         return None if step is None else cls(step, whole(line.get("stage")), values)
 
 
-Record = EpochRecord | GrowthRecord | RatesRecord
+LogRecord = EpochRecord | GrowthRecord | RatesRecord
 
 
 @dataclass(frozen=True)

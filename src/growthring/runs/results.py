@@ -23,17 +23,17 @@ def damage_of(folder: Path) -> str | None:
     if not os.path.lexists(path):
         return None
     try:
-        found = mapping(read_json(path))
+        result = mapping(read_json(path))
     except CheckpointError as error:
         return f"cannot be used ({error})"
-    if not found:
+    if not result:
         return "is not a JSON object with the result of a run"
     for key in ("test_accuracy", "flops", *CLOCKS.values(), "peak_memory", "search_flops"):
-        value = number(found.get(key))
-        if found.get(key) is None:
+        value = number(result.get(key))
+        if result.get(key) is None:
             continue  # runs of before lack some
         if value is None or value < 0 or (key == "test_accuracy" and value > 1):
-            return f"has {found[key]!r:.60} as its {key}"
+            return f"has {result[key]!r:.60} as its {key}"
     return None
 
 

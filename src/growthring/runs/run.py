@@ -11,7 +11,7 @@ from typing import Any
 from growthring.files.foreign import read_plain
 from growthring.runs.log import read_log
 from growthring.runs.records import EpochRecord, GrowthRecord, RatesRecord
-from growthring.runs.values import items, mapping, number, parse, reason, string, whole
+from growthring.runs.values import items, mapping, number, parse_json, reason, string, whole
 
 _MOST = 1 << 26  # bytes of a JSON file that are read
 
@@ -57,11 +57,11 @@ class Run:
 
     def final(self, key: str) -> float | None:
         """Returns a number of the result or, where it has none, the last one of the metrics."""
-        found = number(mapping(self.result).get(key))
-        if found is None and key in EpochRecord.__dataclass_fields__:
+        final = number(mapping(self.result).get(key))
+        if final is None and key in EpochRecord.__dataclass_fields__:
             values = (getattr(epoch, key) for epoch in reversed(self.epochs))
-            found = next((value for value in values if value is not None), None)
-        return found
+            final = next((value for value in values if value is not None), None)
+        return final
 
     def parameters(self) -> int | None:
         """Returns the number of parameters at the end, or so far."""
@@ -114,7 +114,7 @@ def read_runs(paths: Iterable[str | os.PathLike[str]]) -> list[Run]:
 
 def _read_object(path: Path, problems: list[str]) -> dict[str, Any] | None:
     try:
-        value = parse(read_plain(path, _MOST))
+        value = parse_json(read_plain(path, _MOST))
     except FileNotFoundError:
         if path.name != "result.json":  # an unfinished run has none
             problems.append(f"It has no {path.name}.")
@@ -130,8 +130,8 @@ def _read_object(path: Path, problems: list[str]) -> dict[str, Any] | None:
 
 def _read_plan(plan: dict[str, Any]) -> StagePlan:
     def numbers(key: str) -> list[float]:
-        found = [number(value) for value in items(plan.get(key))]
-        return [value for value in found if value is not None] if None not in found else []
+        entries = [number(value) for value in items(plan.get(key))]
+        return [value for value in entries if value is not None] if None not in entries else []
 
     return StagePlan(
         widths=[

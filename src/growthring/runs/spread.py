@@ -41,10 +41,10 @@ def spread(values: Iterable[float | None]) -> Spread | None:
     >>> spread([None]), spread([0.5])
     (None, Spread(mean=0.5, deviation=None))
     """
-    found = [value for value in values if value is not None]
-    if not found:
+    known = [value for value in values if value is not None]
+    if not known:
         return None
-    return Spread(statistics.fmean(found), statistics.stdev(found) if len(found) > 1 else None)
+    return Spread(statistics.fmean(known), statistics.stdev(known) if len(known) > 1 else None)
 
 
 def without_rounding(share: Spread | None) -> Spread | None:

@@ -32,8 +32,8 @@ def whole(value: Any) -> int | None:
     >>> whole(3.0), whole(2.5), whole(None)
     (3, None, None)
     """
-    found = number(value)
-    return int(found) if found is not None and found == math.floor(found) else None
+    parsed = number(value)
+    return int(parsed) if parsed is not None and parsed == math.floor(parsed) else None
 
 
 def mapping(value: Any) -> dict[str, Any]:
@@ -72,10 +72,10 @@ def canonical(value: Any) -> str:
     return _dump(value, sort_keys=True)
 
 
-def parse(data: bytes) -> Any:
+def parse_json(data: bytes) -> Any:
     """Reads JSON; what cannot be read raises ValueError, whatever is wrong with it.
 
-    >>> parse(b'{"loss": NaN}')
+    >>> parse_json(b'{"loss": NaN}')
     {'loss': nan}
     """
     try:

@@ -9,6 +9,10 @@ from growthring.train.saved import (
     how_to_resume as how_to_resume,
     open_run as open_run,
 )
+from growthring.train.settings import (
+    format_settings as format_settings,
+    parse_settings as parse_settings,
+)
 from growthring.train.state import (
     Interrupted as Interrupted,
     TrainingError as TrainingError,

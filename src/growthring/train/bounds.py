@@ -10,41 +10,27 @@ import math
 from typing import Any
 
 from growthring.errors import InputError
-from growthring.train.recipe import Recipe, fits
+from growthring.planning.options import OPTIONS
+from growthring.train.kinds import describe, fits
+from growthring.train.recipe import CODE, KINDS, Recipe
 
 BOUNDS: dict[str, tuple[int, int]] = {
-    "input_shape": (1, 100_000),
-    "num_train": (1, 10**12),
-    "side": (1, 10_000),
-    "shift": (0, 10_000),
-    "stages": (1, 1_000),
-    "epochs": (1, 10**9),
-    "first_epochs": (1, 10**9),
-    "batch_size": (1, 10**7),
-    "round_to": (1, 10**6),
-    "warmup_steps": (0, 10**15),
-    "seed": (0, 2**63 - 1),
+    f.name: f.metadata["bounds"]
+    for f in (*dataclasses.fields(Recipe), *OPTIONS.values())
+    if "bounds" in f.metadata
 }
-KINDS = {f.name: str(f.type) for f in dataclasses.fields(Recipe) if f.name != "model"}
+_STORED = {**KINDS, "model": str, "build": str | None}  # functions by their names
 _MOST_VALUES = 10**9  # of an example input: two of them are made to trace the model with
-_WORDS = {
-    "tuple[int, ...]": "a list of int",
-    "tuple[str, ...]": "a list of str",
-    "Mapping[str, Any]": "an object",
-    "|": "or",
-}
 
 
 def misfit(name: str, value: Any) -> str | None:
-    """What a setting is allowed to be, if the value is not that; else None.
+    """What a setting is allowed to be as it is stored, if the value is not that; else None.
 
     >>> misfit("epochs", "many"), misfit("epochs", 10**18), misfit("epochs", 3)
     ('int', 'int from 1 to 1,000,000,000', None)
     """
-    kind = words = KINDS[name]
-    for code, text in _WORDS.items():
-        words = words.replace(code, text)
-    if not fits(value, kind):
+    words = describe(_STORED[name], plainly=True)
+    if not fits(value, _STORED[name]):
         return words
     if isinstance(value, float) and not math.isfinite(value):
         return f"{words}, finite"
@@ -63,8 +49,7 @@ def check_bounds(recipe: Recipe) -> None:
     Raises:
         InputError: one is not; the message names it.
     """
-    for name in KINDS:
-        value = getattr(recipe, name)
-        allowed = misfit(name, value)
+    for name, value in recipe.settings().items():
+        allowed = None if name in CODE else misfit(name, value)
         if allowed is not None:
             raise InputError(f"{name}={value!r} cannot work: allowed is {allowed}.")

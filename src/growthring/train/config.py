@@ -14,8 +14,9 @@ from typing import Any
 
 from growthring.errors import InputError
 from growthring.runs import RunFolder
-from growthring.train.bounds import BOUNDS, KINDS, misfit
-from growthring.train.recipe import fits
+from growthring.train.bounds import BOUNDS, misfit
+from growthring.train.kinds import fits
+from growthring.train.recipe import KINDS
 
 Check = Callable[[Any], bool]
 SOURCE = (
@@ -55,10 +56,14 @@ def read_config(folder: Path) -> RunConfig:
         CheckpointError: it cannot be read, or is not JSON.
     """
     run = RunFolder(folder)
-    found = run.read_config()
-    _Checker(run.config_file).config(found)
+    content = run.read_config()
+    _Checker(run.config_file).config(content)
     return RunConfig(
-        found["settings"], found["source"], found["plan"], found.get("versions", {}), found
+        content["settings"],
+        content["source"],
+        content["plan"],
+        content.get("versions", {}),
+        content,
     )
 
 
@@ -85,57 +90,57 @@ class _Checker:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def config(self, found: Any) -> None:
-        self._need(found, "the whole file", lambda v: isinstance(v, dict), "a JSON object")
+    def config(self, content: Any) -> None:
+        self._need(content, "the whole file", lambda v: isinstance(v, dict), "a JSON object")
         known = ("name", "fixed", "seed", "settings", "source", "plan", "machine", "versions")
-        self._known(found, "", known)
+        self._known(content, "", known)
         for key in ("settings", "source", "plan"):
-            if key not in found:
+            if key not in content:
                 raise self._error(key, "nothing", "a JSON object")
-            self._need(found[key], key, lambda v: isinstance(v, dict), "a JSON object")
-        self._need(found.get("name", ""), "name", _is_text, "a text")
-        self._need(found.get("machine", ""), "machine", _is_text, "a text")
-        self._need(found.get("fixed", False), "fixed", _is_bool, "true or false")
-        self._need(found.get("seed", 0), "seed", _is_count, "a whole number, 0 or more")
-        versions = found.get("versions", {})
+            self._need(content[key], key, lambda v: isinstance(v, dict), "a JSON object")
+        self._need(content.get("name", ""), "name", _is_text, "a text")
+        self._need(content.get("machine", ""), "machine", _is_text, "a text")
+        self._need(content.get("fixed", False), "fixed", _is_bool, "true or false")
+        self._need(content.get("seed", 0), "seed", _is_count, "a whole number, 0 or more")
+        versions = content.get("versions", {})
         self._need(versions, "versions", lambda v: isinstance(v, dict), "a JSON object")
         for key, value in versions.items():
             self._need(value, f"versions.{key}", _is_text, "a text")
-        self._settings(found["settings"])
-        self._source(found["source"])
-        self._plan(found["plan"])
+        self._settings(content["settings"])
+        self._source(content["source"])
+        self._plan(content["plan"])
 
-    def _settings(self, found: dict[str, Any]) -> None:
-        self._known(found, "settings.", ("model", *KINDS))
-        for key, value in found.items():
+    def _settings(self, settings: dict[str, Any]) -> None:
+        self._known(settings, "settings.", tuple(KINDS))
+        for key, value in settings.items():
             if key == "model":
                 self._need(value, "settings.model", _is_text, "the name of a function")
             elif (allowed := misfit(key, value)) is not None:
                 raise self._error(f"settings.{key}", _short(value), allowed)
 
-    def _source(self, found: dict[str, Any]) -> None:
-        if not found:
+    def _source(self, source: dict[str, Any]) -> None:
+        if not source:
             return
-        self._known(found, "source.", SOURCE)
-        if "recipe" not in found:
+        self._known(source, "source.", SOURCE)
+        if "recipe" not in source:
             raise self._error("source.recipe", "nothing", "the recipe of the run")
         self._need(
-            found["recipe"], "source.recipe", _is_name, "the name of a recipe, or FILE.py:function"
+            source["recipe"], "source.recipe", _is_name, "the name of a recipe, or FILE.py:function"
         )
-        self._need(found.get("fixed", False), "source.fixed", _is_bool, "true or false")
-        settings = found.get("settings", [])
+        self._need(source.get("fixed", False), "source.fixed", _is_bool, "true or false")
+        settings = source.get("settings", [])
         texts = "a list of key=value"
-        self._need(settings, "source.settings", lambda v: fits(v, "tuple[str, ...]"), texts)
-        data = found.get("data")
+        self._need(settings, "source.settings", lambda v: fits(v, tuple[str, ...]), texts)
+        data = source.get("data")
         self._need(data, "source.data", lambda v: v is None or _is_name(v), "a path, or null")
-        digest = found.get("sha256")
+        digest = source.get("sha256")
         self._need(
             digest, "source.sha256", lambda v: v is None or _is_digest(v), "64 hexadecimal digits"
         )
 
-    def _plan(self, found: dict[str, Any]) -> None:
-        flops = found.get("flops")
-        stages = found.get("stages", len(flops) if isinstance(flops, list) else None)
+    def _plan(self, plan: dict[str, Any]) -> None:
+        flops = plan.get("flops")
+        stages = plan.get("stages", len(flops) if isinstance(flops, list) else None)
         within = f"a whole number from 1 to {BOUNDS['stages'][1]:,}"
         self._need(
             stages, "plan.stages", lambda v: _is_count(v) and 1 <= v <= BOUNDS["stages"][1], within
@@ -147,20 +152,20 @@ class _Checker:
             ("batch_sizes", _is_count, "whole numbers, 0 or more"),
         ):
             is_needed = key in ("flops", "parameters")
-            if key not in found and not is_needed:
+            if key not in plan and not is_needed:
                 continue
             allowed = f"a list of {stages} {words}"
-            value = found.get(key)
+            value = plan.get(key)
             self._need(
                 value, f"plan.{key}", lambda v: isinstance(v, list) and len(v) == stages, allowed
             )
             for i, one in enumerate(value or ()):
                 self._need(one, f"plan.{key}[{i}]", each, words)
-        if "full_flops" in found:
-            self._need(found["full_flops"], "plan.full_flops", _is_cost, "a number, 0 or more")
+        if "full_flops" in plan:
+            self._need(plan["full_flops"], "plan.full_flops", _is_cost, "a number, 0 or more")
 
-    def _known(self, found: dict[str, Any], where: str, known: tuple[str, ...]) -> None:
-        for key in found:
+    def _known(self, entries: dict[str, Any], where: str, known: tuple[str, ...]) -> None:
+        for key in entries:
             if key not in known:
                 listed = (
                     ", ".join(known) if len(known) < 12 else "the fields of growthring.train.Recipe"
@@ -174,9 +179,9 @@ class _Checker:
         if not check(value):
             raise self._error(where, _short(value), allowed)
 
-    def _error(self, where: str, found: str, allowed: str) -> InputError:
+    def _error(self, where: str, actual: str, allowed: str) -> InputError:
         return InputError(
-            f"'{self._path}': '{where}' is {found}; allowed is {allowed}. The file was changed since the run "
+            f"'{self._path}': '{where}' is {actual}; allowed is {allowed}. The file was changed since the run "
             "began: put the old value back. Nothing of the run was touched."
         )
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from growthring.errors import InputError
 from growthring.optim import RingOptimizer
-from growthring.runs.records import Record
+from growthring.runs.records import LogRecord
 from growthring.train.account import Account
 from growthring.train.measure import OnDevice, batch_sums, evaluate
 from growthring.train.parts import Parts
@@ -53,7 +53,7 @@ class Loop:
 
     # What a trainer adds.
 
-    def note(self, record: Record) -> None:
+    def note(self, record: LogRecord) -> None:
         """Called with every record."""
 
     def after_step(self) -> None:
@@ -181,8 +181,8 @@ class Loop:
             )
         norms = ""
         if self.rings is not None:
-            found = self.rings.weight_norms()
-            shown = {n: [round(v, 3) for v in f.tolist()] for n, f in list(found.items())[:4]}
+            ring_norms = self.rings.weight_norms()
+            shown = {n: [round(v, 3) for v in f.tolist()] for n, f in list(ring_norms.items())[:4]}
             norms = f" Ring norms of the first parameters: {shown}."
         rate = self.optimizer.param_groups[0]["lr"]
         raise TrainingError(

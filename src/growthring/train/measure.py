@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from growthring.data.stream import Batch, BatchStream
 from growthring.errors import InputError
-
-Loss = Callable[[Any, Tensor], Tensor]
+from growthring.methods.base import Loss
 
 
 class OnDevice:

@@ -13,9 +13,10 @@ from torch import nn
 
 from growthring.data.stream import BatchStream
 from growthring.growing.grower import Grower
+from growthring.methods.base import Loss
 from growthring.planning.costs import footprint
 from growthring.planning.plan import Plan
-from growthring.train.measure import Loss, OnDevice
+from growthring.train.measure import OnDevice
 from growthring.train.memory import PeakMemory
 from growthring.train.recipe import Recipe
 from growthring.train.setup import (

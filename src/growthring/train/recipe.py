@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import functools
-import importlib.machinery
-import importlib.util
 import json
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from types import CodeType, ModuleType
-from typing import Any
+from typing import Any, get_type_hints
 
 from torch import nn
 
 from growthring.errors import InputError
+from growthring.files.source import PREFIX, load_source
+from growthring.planning.options import OPTIONS, PlanOptions, nearest
+from growthring.train.kinds import describe, fits
 
 ModelFunction = Callable[..., nn.Module]
 
-_PREFIX = "growthring_recipe_"  # of users' files that are named like a module
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Recipe:
-    """Settings of a run. A recipe is a function that returns one; `--set key=value` changes fields.
+    """Settings of a run. A recipe is a function that returns one.
+
+    Settings are flat wherever they are written: `Recipe("mine", model, epochs=30, lr=0.1)`, `--set epochs=30`,
+    config.json. Those that are options of the plan are held in `plan`.
 
     Attributes:
         name: of the recipe.
@@ -38,10 +36,7 @@ class Recipe:
         side: average images down to side × side; None leaves them.
         shift: pixels of random shift.
         mirror: whether images are mirrored at random.
-        stages, start, growth, epochs, first_epochs, epoch_growth, batch_size, batch_growth, batch_rate,
-            schedule, round_to, freeze: see `growthring.planning.plan`.
-        budget: share of fixed-size training's FLOPs to stay within, see `growthring.planning.plan`.
-        optimizer: sgd, adam, adamw, avagrad or lars.
+        plan: stages, epochs, batch_size, optimizer and so on, see `growthring.PlanOptions`.
         lr: learning rate at its peak.
         optimizer_options: more keyword arguments of the optimizer, ring options included.
         warmup_steps: steps over which the rate rises from 0.
@@ -56,34 +51,30 @@ class Recipe:
         small: train the seed's width throughout and never grow: the other baseline.
         seed: of all random numbers.
         published: the paper's training cost in percent, for comparison.
+
+    Raises:
+        InputError: there is no such setting, or it is not of its type.
+        PlanError: an option of the plan is not what it may be.
+
+    >>> from growthring.zoo import mlp8
+    >>> recipe = Recipe("mine", mlp8, epochs=30, lr=0.05)
+    >>> recipe.plan.epochs, recipe.lr
+    (30, 0.05)
     """
 
     name: str
     model: ModelFunction
     model_options: Mapping[str, Any] = field(default_factory=dict)
     data: str = "digits"
-    input_shape: tuple[int, ...] = (3, 32, 32)
-    num_train: int | None = None
-    side: int | None = None
-    shift: int = 4
+    input_shape: tuple[int, ...] = field(default=(3, 32, 32), metadata={"bounds": (1, 100_000)})
+    num_train: int | None = field(default=None, metadata={"bounds": (1, 10**12)})
+    side: int | None = field(default=None, metadata={"bounds": (1, 10_000)})
+    shift: int = field(default=4, metadata={"bounds": (0, 10_000)})
     mirror: bool = True
-    stages: int = 9
-    start: float = 0.25
-    growth: float | None = 0.2
-    epochs: int = 160
-    first_epochs: int | None = None
-    epoch_growth: float = 0.2
-    batch_size: int = 128
-    batch_growth: float = 0.0
-    batch_rate: str = "none"
-    schedule: str = "published"
-    round_to: int = 2
-    freeze: tuple[str, ...] = ()
-    budget: float | None = None
-    optimizer: str = "sgd"
+    plan: PlanOptions = field(default_factory=PlanOptions)
     lr: float = 0.1
     optimizer_options: Mapping[str, Any] = field(default_factory=dict)
-    warmup_steps: int = 0
+    warmup_steps: int = field(default=0, metadata={"bounds": (0, 10**15)})
     lr_schedule: str = "cosine"
     label_smoothing: float = 0.0
     clip_norm: float | None = None
@@ -95,90 +86,99 @@ class Recipe:
     compile: bool = False
     fixed: bool = False
     small: bool = False
-    seed: int = 0
+    seed: int = field(default=0, metadata={"bounds": (0, 2**63 - 1)})
     published: float | None = None
+
+    def __init__(
+        self,
+        name: str,
+        model: ModelFunction,
+        model_options: Mapping[str, Any] | None = None,
+        *,
+        plan: PlanOptions | None = None,
+        **settings: Any,
+    ) -> None:
+        plan = PlanOptions() if plan is None else plan
+        if not isinstance(plan, PlanOptions):
+            raise InputError(f"plan={plan!r:.60} is a {type(plan).__name__}, not a PlanOptions.")
+        settings |= {"name": name, "model": model}
+        if model_options is not None:
+            settings["model_options"] = model_options
+        for key, value in {**vars(plan), **settings}.items():
+            _check(key, value)
+        options = {key: settings.pop(key) for key in OPTIONS if key in settings}
+        settings["plan"] = plan.changed(**options)
+        for own in dataclasses.fields(self):
+            value = settings.get(own.name, _default(own))
+            object.__setattr__(self, own.name, tuple(value) if isinstance(value, list) else value)
+
+    @property
+    def epochs(self) -> int:
+        """Of the whole run: the plan of a recipe has one number, whose share a comparison trains."""
+        assert isinstance(self.plan.epochs, int)
+        return self.plan.epochs
+
+    @property
+    def batch_size(self) -> int:
+        """Of the last stage: the plan of a recipe has one number, with which its data begins."""
+        assert isinstance(self.plan.batch_size, int)
+        return self.plan.batch_size
+
+    def settings(self) -> dict[str, Any]:
+        """All settings by name, those of the plan among them: what `Recipe` takes."""
+        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return {
+            key: value
+            for name, whole in values.items()
+            for key, value in (vars(whole) if name == "plan" else {name: whole}).items()
+        }
 
     def as_dict(self) -> dict[str, Any]:
         """The settings as JSON can hold them; the model by its qualified name."""
-        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        values = {key: value for key, value in self.settings().items() if _is_stored(key, value)}
         return dict(json.loads(json.dumps(values, default=_described)))
 
 
-def _described(value: Any) -> Any:
-    """What JSON cannot hold, in words that are the same in every process."""
-    if isinstance(value, Mapping):
-        return dict(value)
-    if isinstance(value, functools.partial):
-        inner = [_described(value.func), *map(repr, value.args)]
-        inner += [f"{key}={v!r}" for key, v in sorted(value.keywords.items())]
-        return f"partial({', '.join(inner)})"
-    named = value if hasattr(value, "__qualname__") else type(value)
-    return f"{named.__module__.removeprefix(_PREFIX)}.{named.__qualname__}"
+def _kinds() -> dict[str, Any]:
+    own = {key: kind for key, kind in get_type_hints(Recipe).items() if key != "plan"}
+    return {**get_type_hints(PlanOptions), "epochs": int, "batch_size": int, **own}
 
 
-def change(recipe: Recipe, settings: list[str]) -> Recipe:
-    """A recipe with `key=value` settings applied; `optimizer_options.momentum=0.8` reaches into mappings.
+KINDS = _kinds()  # of all settings
+CODE = ("model", "build")  # settings that are functions: no text can give them
+
+
+def change(recipe: Recipe, settings: Mapping[str, Any]) -> Recipe:
+    """A recipe with other settings; `optimizer_options.momentum` reaches into mappings.
+
+    Raises:
+        GrowthError: there is no such setting, or it is not what it may be.
 
     >>> from growthring.zoo import mlp8
-    >>> change(Recipe("mine", mlp8), ["epochs=3", "optimizer_options.momentum=0.8"]).epochs
-    3
+    >>> recipe = Recipe("mine", mlp8, optimizer_options={"momentum": 0.9, "weight_decay": 5e-4})
+    >>> change(recipe, {"epochs": 3, "optimizer_options.momentum": 0.8}).optimizer_options
+    {'momentum': 0.8, 'weight_decay': 0.0005}
     """
-    fields = {f.name: f for f in dataclasses.fields(recipe)}
-    for setting in settings:
-        key, separator, text = setting.partition("=")
-        name, _, inner = key.strip().partition(".")
-        if not separator or name not in fields:
-            near = ", ".join(sorted(set(fields) - {"name", "model"}))
-            raise InputError(f"--set {setting!r}: expected key=value with a key out of {near}.")
-        if name in ("name", "model"):
-            raise InputError(f"--set {setting!r}: write a recipe of your own to change the {name}.")
-        kind, old = str(fields[name].type), getattr(recipe, name)
-        value = _value(text)
-        value = value if isinstance(value, str) or kind != "str" else text.strip()
-        if inner:
-            if not isinstance(old, Mapping):
-                raise InputError(f"--set {setting!r}: '{name}' has no parts.")
-            value = {**old, inner: value}
-        elif not fits(value, kind):
-            found = type(value).__name__
-            raise InputError(f"--set {setting!r}: '{name}' is {kind}, not {found}.")
-        made: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value}
-        recipe = dataclasses.replace(recipe, **made)
-    return recipe
+    values = recipe.settings()
+    for key, value in settings.items():
+        name, _, part = key.partition(".")
+        if part and not isinstance(values.get(name), Mapping):
+            raise InputError(f"{key}={value!r}: '{name}' has no parts.")
+        values[name] = {**values[name], part: value} if part else value
+    return Recipe(**values)
 
 
-def _value(text: str) -> Any:
-    known = {"true": True, "false": False, "none": None, "null": None}
-    if text.strip().lower() in known:
-        return known[text.strip().lower()]
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):  # the last two: nested too deep
-        return text
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """What differs between two recipes' settings, in words; one that is not there has its default.
 
-
-def fits(value: Any, kind: str) -> bool:
-    """Whether a value is of a field's type, going by its annotation.
-
-    >>> fits(3, "int | None"), fits("3", "int | None")
-    (True, False)
+    >>> differences({"epochs": 3}, {"epochs": 4, "small": False})
+    ['epochs: 3 -> 4']
     """
-    checks: dict[str, Callable[[Any], bool]] = {
-        "None": lambda v: v is None,
-        "bool": lambda v: isinstance(v, bool),
-        "int": lambda v: isinstance(v, int) and not isinstance(v, bool),
-        "float": lambda v: isinstance(v, (int, float)) and not isinstance(v, bool),
-        "str": lambda v: isinstance(v, str),
-        "tuple[int, ...]": lambda v: _all(v, int),
-        "tuple[str, ...]": lambda v: _all(v, str),
-        "Mapping[str, Any]": lambda v: isinstance(v, Mapping),
-    }
-    return any(checks[part.strip()](value) for part in kind.split("|"))
-
-
-def _all(values: Any, kind: type) -> bool:
-    is_sequence = isinstance(values, (tuple, list))
-    return is_sequence and all(isinstance(v, kind) and not isinstance(v, bool) for v in values)
+    fields = {f.name: f for f in dataclasses.fields(Recipe)} | OPTIONS
+    keys = dict.fromkeys([*old, *new])
+    known = {key: _default(fields[key]) for key in keys if key in fields}
+    pairs = {key: ({**known, **old}.get(key), {**known, **new}.get(key)) for key in keys}
+    return [f"{key}: {a!r} -> {b!r}" for key, (a, b) in pairs.items() if a != b]
 
 
 def load_recipe(source: str, known: Mapping[str, Callable[[], Recipe]]) -> Recipe:
@@ -191,11 +191,7 @@ def load_recipe(source: str, known: Mapping[str, Callable[[], Recipe]]) -> Recip
                 f"there is no recipe '{source}'. Known: {listed}; or path/to/file.py:function."
             )
         return known[source]()
-    file = Path(path)
-    if not file.is_file():
-        raise InputError(f"there is no file '{path}'.")
-    module = _load_file(file)
-    make = getattr(module, function, None)
+    make = getattr(load_source(path), function, None)
     if not callable(make):
         raise InputError(f"'{path}' has no function '{function}'.")
     try:
@@ -209,50 +205,33 @@ def load_recipe(source: str, known: Mapping[str, Callable[[], Recipe]]) -> Recip
     return recipe
 
 
-class _SourceLoader(importlib.machinery.SourceFileLoader):
-    """Runs what the file says, and not a __pycache__ beside it, which may say something else."""
-
-    def get_code(self, fullname: str) -> CodeType:
-        """Compiles the source."""
-        path = self.get_filename(fullname)
-        code: CodeType = self.source_to_code(self.get_data(path), path)
-        return code
-
-
-def _load_file(file: Path) -> ModuleType:
-    """A user's file as a module, which finds its neighbours, and which dataclasses and pickles find."""
-    name = file.stem  # but a file named like a module must not replace it
-    if name in sys.modules and getattr(sys.modules[name], "__file__", None) != str(file):
-        name = f"{_PREFIX}{name}"
-    loader = _SourceLoader(name, str(file))
-    spec = importlib.util.spec_from_file_location(name, file, loader=loader)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    folder = str(file.resolve().parent)
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:  # importing runs the user's own code
-        del sys.modules[name]
-        raise InputError(f"cannot import '{file}': {type(error).__name__}: {error}") from error
-    return module
+def _check(key: str, value: Any) -> None:
+    if key not in KINDS:
+        raise InputError(f"a recipe has no setting '{key}'; {nearest(key, sorted(KINDS))}.")
+    if not fits(value, KINDS[key]):
+        raise InputError(
+            f"{key}={value!r:.60}: '{key}' is {describe(KINDS[key])}, not {type(value).__name__}."
+        )
 
 
-def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """What differs between two recipes' settings, in words; one that did not exist yet had its default.
-
-    >>> differences({"epochs": 3}, {"epochs": 4, "small": False})
-    ['epochs: 3 -> 4']
-    """
-    fields = {f.name: f for f in dataclasses.fields(Recipe)}
-    known = {**{key: _default(fields[key]) for key in new if key in fields}, **old}
-    keys = dict.fromkeys([*old, *new])
-    return [f"{k}: {known.get(k)!r} -> {new.get(k)!r}" for k in keys if known.get(k) != new.get(k)]
+def _default(one: dataclasses.Field[Any]) -> Any:
+    if one.default_factory is not dataclasses.MISSING:
+        return one.default_factory()
+    return None if one.default is dataclasses.MISSING else one.default
 
 
-def _default(field: dataclasses.Field[Any]) -> Any:
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    return None if field.default is dataclasses.MISSING else field.default
+def _is_stored(key: str, value: Any) -> bool:
+    is_later = key in OPTIONS and OPTIONS[key].metadata.get("later", False)
+    return not (is_later and value == OPTIONS[key].default)
+
+
+def _described(value: Any) -> Any:
+    """What JSON cannot hold, in words that are the same in every process."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, functools.partial):
+        inner = [_described(value.func), *map(repr, value.args)]
+        inner += [f"{key}={v!r}" for key, v in sorted(value.keywords.items())]
+        return f"partial({', '.join(inner)})"
+    named = value if hasattr(value, "__qualname__") else type(value)
+    return f"{named.__module__.removeprefix(PREFIX)}.{named.__qualname__}"

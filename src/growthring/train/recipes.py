@@ -6,11 +6,10 @@ ImageNet MobileNetV1 and of WRN-28-1 were not explained by any rule that was tri
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 
 from growthring import zoo
-from growthring.train.recipe import ModelFunction, Recipe
+from growthring.train.recipe import ModelFunction, Recipe, change
 
 MOMENTUM = {"momentum": 0.9, "weight_decay": 5e-4}
 MOMENTUM_IMAGENET = {"momentum": 0.9, "weight_decay": 1e-4}
@@ -126,7 +125,7 @@ def cifar10_wide() -> Recipe:
     """ResNet-8 (64-128-256), CIFAR-10 at 8×8, 5,000 images: a network with capacity to spare."""
     recipe = _trial("cifar10-wide", width=64, side=8, num_train=5_000, epochs=50)
     # 50 epochs are no multiple of 20: first_epochs=2 would leave the last stage 21 epochs and cost 67 %.
-    return dataclasses.replace(recipe, first_epochs=3, epoch_growth=0.15)
+    return change(recipe, {"first_epochs": 3, "epoch_growth": 0.15})
 
 
 def demo() -> Recipe:

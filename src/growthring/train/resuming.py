@@ -39,24 +39,24 @@ def take_up(loop: Loop, saved: Saved) -> Totals:
         InputError: the plan is another one.
         CheckpointError: the state is not of this model, or not whole.
     """
-    config, found = saved.config, saved.checkpoint
-    check_plan(config, loop.plan, found.path.parents[1])
-    for path, reason in found.skipped:
+    config, checkpoint = saved.config, saved.checkpoint
+    check_plan(config, loop.plan, checkpoint.path.parents[1])
+    for path, reason in checkpoint.skipped:
         loop.progress.say(f"checkpoint {path.name} cannot be used ({reason}); using the one before")
     began, now = config.versions.get("torch", torch.__version__), torch.__version__
     if began != now:
         loop.progress.say(
             f"the run began with torch {began}, this is {now}: it goes on, but not bit for bit as it would have"
         )
-    totals = totals_of(found, loop.plan)
-    check_growth(found, loop.plan, totals)
+    totals = totals_of(checkpoint, loop.plan)
+    check_growth(checkpoint, loop.plan, totals)
     try:
-        _load(loop, found.state)
+        _load(loop, checkpoint.state)
     except GrowthError:
         raise
     except (LookupError, TypeError, ValueError, RuntimeError, AttributeError) as error:
         raise CheckpointError(
-            f"the checkpoint '{found.path}' does not fit this model: {type(error).__name__}: {error}. Nothing "
+            f"the checkpoint '{checkpoint.path}' does not fit this model: {type(error).__name__}: {error}. Nothing "
             "in the folder was changed."
         ) from error
     return totals

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from growthring.errors import InputError
 from growthring.planning.plan import Plan
 from growthring.runs import RunFolder
 from growthring.train.config import RunConfig, changes, read_config
+from growthring.train.kinds import fits
 from growthring.train.state import Totals
 
 _PARTS: dict[str, tuple[type, ...]] = {
@@ -67,8 +68,8 @@ def open_run(
     """
     config, run = read_config(folder), RunFolder(folder)
     with run.lock():  # a run at work would prune what is being read
-        found = run.read_checkpoint(device)
-        state = _checked_state(found)
+        checkpoint = run.read_checkpoint(device)
+        state = _checked_state(checkpoint)
         if state.get("config") is not None:  # runs of before have none
             differ = changes(state["config"], config.content)
             if differ:
@@ -77,7 +78,7 @@ def open_run(
                     "old values back; other settings need another run."
                 )
         log = _log(run.log_file, state, forget_metrics)
-    return Saved(config, found, log)
+    return Saved(config, checkpoint, log)
 
 
 def totals_of(checkpoint: Checkpoint, plan: Plan) -> Totals:
@@ -90,13 +91,10 @@ def totals_of(checkpoint: Checkpoint, plan: Plan) -> Totals:
         totals = Totals(**checkpoint.state["totals"])
     except TypeError as error:
         raise _foreign(checkpoint, f"'totals' does not fit: {error}") from None
-    for field in dataclasses.fields(Totals):
-        value = getattr(totals, field.name)
-        kinds = (int,) if str(field.type).startswith("int") else (int, float)
-        is_number = isinstance(value, kinds) and not isinstance(value, bool)
-        is_absent = value is None and "None" in str(field.type)
-        if not is_absent and not (is_number and math.isfinite(value) and value >= 0):
-            raise _foreign(checkpoint, f"'totals.{field.name}' is {value!r}")
+    for name, kind in get_type_hints(Totals).items():
+        value = getattr(totals, name)
+        if not fits(value, kind) or (value is not None and not 0 <= value < math.inf):
+            raise _foreign(checkpoint, f"'totals.{name}' is {value!r}")
     stage, inside = totals.stage, totals.epochs_in_stage
     limit = plan.epochs[stage] if stage < plan.num_stages else 0
     is_place = stage <= plan.num_stages and inside <= limit
@@ -147,14 +145,14 @@ def check_plan(config: RunConfig, plan: Plan, folder: Path) -> None:
         InputError: stages, epochs, batch sizes or widths differ.
     """
     widths = [plan.named_widths(t) for t in range(plan.num_stages)]
-    made = {
+    planned = {
         "stages": plan.num_stages,
         "epochs": list(plan.epochs),
         "batch_sizes": list(plan.batch_sizes),
         "widths": widths,
     }
-    old = {key: config.plan[key] for key in made if key in config.plan}
-    differ = changes(old, {key: made[key] for key in old}, "plan")
+    old = {key: config.plan[key] for key in planned if key in config.plan}
+    differ = changes(old, {key: planned[key] for key in old}, "plan")
     if differ:
         raise InputError(
             f"'{folder}' was planned otherwise than the recipe is now ({'; '.join(differ[:5])}). The model's code "
@@ -175,31 +173,31 @@ def how_to_resume(folder: str | Path, source: Mapping[str, Any]) -> str:
     return f"{command} --recipe {shlex.quote(recipe)}" if ".py:" in recipe else command
 
 
-def _checked_state(found: Checkpoint) -> dict[str, Any]:
-    state = found.state
+def _checked_state(checkpoint: Checkpoint) -> dict[str, Any]:
+    state = checkpoint.state
     if not isinstance(state, dict):
-        raise _foreign(found, f"it holds a {type(state).__name__}")
+        raise _foreign(checkpoint, f"it holds a {type(state).__name__}")
     for key, kinds in _PARTS.items():
         if key not in state:
-            raise _foreign(found, f"it has no '{key}'")
+            raise _foreign(checkpoint, f"it has no '{key}'")
         if not isinstance(state[key], kinds):
-            raise _foreign(found, f"'{key}' is a {type(state[key]).__name__}")
+            raise _foreign(checkpoint, f"'{key}' is a {type(state[key]).__name__}")
     sums = state["sums"]
     if sums.shape != (3,) or sums.dtype != torch.float64:
-        raise _foreign(found, f"'sums' is {sums.dtype} of shape {tuple(sums.shape)}")
-    _check_optimizer(found, state["optimizer"].get("state"))
+        raise _foreign(checkpoint, f"'sums' is {sums.dtype} of shape {tuple(sums.shape)}")
+    _check_optimizer(checkpoint, state["optimizer"].get("state"))
     for name, value in state["model"].items():
         if not isinstance(name, str):
-            raise _foreign(found, f"'model' has the key {name!r}")
+            raise _foreign(checkpoint, f"'model' has the key {name!r}")
         if isinstance(value, Tensor) and value.is_floating_point() and not _finite(value):
-            raise _foreign(found, f"the weight '{name}' is not finite")
+            raise _foreign(checkpoint, f"the weight '{name}' is not finite")
     return state
 
 
-def _check_optimizer(found: Checkpoint, state: Any) -> None:
+def _check_optimizer(checkpoint: Checkpoint, state: Any) -> None:
     """Refuses entries that are tensors for some parameters and something else for others."""
     if not isinstance(state, dict) or not all(isinstance(e, dict) for e in state.values()):
-        raise _foreign(found, "'optimizer' has no table of states")
+        raise _foreign(checkpoint, "'optimizer' has no table of states")
     tensors = {
         key for entries in state.values() for key, v in entries.items() if isinstance(v, Tensor)
     }
@@ -208,7 +206,7 @@ def _check_optimizer(found: Checkpoint, state: Any) -> None:
             if key in tensors and not isinstance(value, Tensor | None):
                 kind = type(value).__name__
                 raise _foreign(
-                    found, f"'{key}' of parameter {index} is a {kind}, of others a tensor"
+                    checkpoint, f"'{key}' of parameter {index} is a {kind}, of others a tensor"
                 )
 
 
@@ -244,7 +242,7 @@ def _log(path: Path, state: Mapping[str, Any], forget: bool) -> Mark | None:
     return mark
 
 
-def _foreign(found: Checkpoint, what: str) -> CheckpointError:
+def _foreign(checkpoint: Checkpoint, what: str) -> CheckpointError:
     return CheckpointError(
-        f"the checkpoint '{found.path}' is not one of this training run: {what}. Nothing was changed."
+        f"the checkpoint '{checkpoint.path}' is not one of this training run: {what}. Nothing was changed."
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import math
 from collections.abc import Callable, Mapping
@@ -21,7 +20,7 @@ from growthring.methods import GrowthMethod, Paired, make_method
 from growthring.planning.plan import Plan
 from growthring.planning.planner import fixed_plan, plan
 from growthring.train.bounds import check_bounds
-from growthring.train.recipe import Recipe
+from growthring.train.recipe import CODE, KINDS, Recipe
 
 _LARGEST_TEST_BATCH = (
     4096  # a huge batch_size must not put the whole test set through the model at once
@@ -58,33 +57,10 @@ def make_model(
 def make_plan(recipe: Recipe, model: nn.Module, example: Any = None) -> Plan:
     """The recipe's plan; of a fixed-size run one stage that takes all epochs, of a small one the seed's."""
     inputs = torch.zeros(2, *recipe.input_shape) if example is None else example
-    common: dict[str, Any] = {
-        "batch_rate": recipe.batch_rate,
-        "round_to": recipe.round_to,
-        "freeze": recipe.freeze,
-        "optimizer": recipe.optimizer,
-    }
-    if recipe.small:
-        grown = make_plan(dataclasses.replace(recipe, small=False), model, example)
-        seed = grown.build_seed()
-        return fixed_plan(seed, inputs, recipe.epochs, recipe.batch_size, recipe.optimizer)
     if recipe.fixed:
-        return fixed_plan(model, inputs, recipe.epochs, recipe.batch_size, recipe.optimizer)
-    return plan(
-        model,
-        inputs,
-        stages=recipe.stages,
-        start=recipe.start,
-        growth=recipe.growth,
-        epochs=recipe.epochs,
-        first_epochs=recipe.first_epochs,
-        epoch_growth=recipe.epoch_growth,
-        batch_size=recipe.batch_size,
-        batch_growth=recipe.batch_growth,
-        budget=recipe.budget,
-        schedule=recipe.schedule,  # type: ignore[arg-type]
-        **common,
-    )
+        return fixed_plan(model, inputs, recipe.plan)
+    grown = plan(model, inputs, options=recipe.plan)
+    return fixed_plan(grown.build_seed(), inputs, recipe.plan) if recipe.small else grown
 
 
 @dataclass
@@ -125,10 +101,10 @@ def make_streams(
         raise InputError(
             f"'{recipe.data}' has images of shape {shape}, the recipe expects {recipe.input_shape}."
         )
-    found = images.labels.unique()
-    if len(found) < 2:
+    labels = images.labels.unique()
+    if len(labels) < 2:
         raise InputError(
-            f"all {len(images)} training images of '{images.name}' have the label {int(found[0])}: there is "
+            f"all {len(images)} training images of '{images.name}' have the label {int(labels[0])}: there is "
             "nothing to tell apart. Take more of them (num_train), or mix their order."
         )
     augmentation = Augmentation.of(images, shift=recipe.shift, mirror=recipe.mirror)
@@ -145,19 +121,17 @@ def check_data(settings: Mapping[str, Any], root: Path | None) -> None:
     Raises:
         GrowthError: there is no such data, or it does not fit the settings.
     """
-    fields = {f.name for f in dataclasses.fields(Recipe)}
-    known = {key: value for key, value in settings.items() if key in fields}
-    if "input_shape" in known:
-        known["input_shape"] = tuple(known["input_shape"])
+    known = {key: value for key, value in settings.items() if key in KINDS and key not in CODE}
     recipe = Recipe(**{"name": "", **known, "model": nn.Identity})
     make_streams(recipe, root, torch.Generator().manual_seed(0), torch.device("cpu"))
 
 
 def make_optimizer(recipe: Recipe, model: nn.Module, total_steps: int) -> torch.optim.Optimizer:
     """The recipe's optimizer over all parameters."""
-    if recipe.optimizer not in OPTIMIZERS:
-        raise InputError(f"optimizer='{recipe.optimizer}' is not one of {', '.join(OPTIMIZERS)}.")
-    kind = getattr(growthring.optim, OPTIMIZERS[recipe.optimizer])
+    name = recipe.plan.optimizer
+    if name not in OPTIMIZERS:
+        raise InputError(f"optimizer='{name}' is not one of {', '.join(OPTIMIZERS)}.")
+    kind = getattr(growthring.optim, OPTIMIZERS[name])
     options = {"total_steps": total_steps, **recipe.optimizer_options}
     try:
         optimizer: torch.optim.Optimizer = kind(model.parameters(), lr=recipe.lr, **options)
@@ -203,10 +177,10 @@ def find_device(name: str | torch.device) -> torch.device:
     return device
 
 
-def total_steps(made: Plan, stream: BatchStream) -> int:
+def total_steps(plan: Plan, stream: BatchStream) -> int:
     """Optimizer steps of the whole run, as the stream counts batches."""
     before, steps = stream.batch_size, 0
-    for epochs, size in zip(made.epochs, made.batch_sizes, strict=True):
+    for epochs, size in zip(plan.epochs, plan.batch_sizes, strict=True):
         stream.set_batch_size(size)
         steps += epochs * len(stream)
     stream.set_batch_size(before)

@@ -16,12 +16,12 @@ from torch import nn
 from growthring.checkpoint.jsontext import dumps, loads
 from growthring.data.stream import BatchStream
 from growthring.errors import InputError
+from growthring.methods.base import Loss
 from growthring.runs import EpochRecord, Result, RunFolder
-from growthring.runs.records import Record
+from growthring.runs.records import LogRecord
 from growthring.train.config import SOURCE
 from growthring.train.interrupt import Interrupt
 from growthring.train.loop import Loop
-from growthring.train.measure import Loss
 from growthring.train.parts import assemble
 from growthring.train.progress import Progress
 from growthring.train.recipe import Recipe, differences
@@ -55,9 +55,9 @@ class Trainer(Loop):
     >>> from growthring.train.progress import Silence
     >>> from growthring.train.recipes import demo
     >>> from growthring.train.recipe import change
-    >>> small = change(demo(), ["epochs=5", "stages=2", "num_train=64", "model_options.width=4"])
+    >>> fast = {"epochs": 5, "stages": 2, "num_train": 64, "model_options.width": 4}
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     result = Trainer(small, folder, progress=Silence()).fit()
+    ...     result = Trainer(change(demo(), fast), folder, progress=Silence()).fit()
     >>> result.epochs, result.flops_share < 1
     (5, True)
     """
@@ -158,10 +158,10 @@ class Trainer(Loop):
     def _begin(self) -> None:
         """Writes what the run is, and a first checkpoint; or goes back to where a resumed one was."""
         if self._resumed is not None:
-            found, log = self._resumed.checkpoint, self._resumed.log
-            self.folder.go_back_to(found.step, 0 if log is None else log.size)
-            set_random(found.state["random"], self.device)
-            self.progress.say(f"resuming at stage {self.totals.stage}, step {found.step}")
+            checkpoint, log = self._resumed.checkpoint, self._resumed.log
+            self.folder.go_back_to(checkpoint.step, 0 if log is None else log.size)
+            set_random(checkpoint.state["random"], self.device)
+            self.progress.say(f"resuming at stage {self.totals.stage}, step {checkpoint.step}")
             return
         if self.folder.is_run:
             raise InputError(
@@ -184,7 +184,7 @@ class Trainer(Loop):
         self._save()
         self.folder.begin(config)
 
-    def note(self, record: Record) -> None:
+    def note(self, record: LogRecord) -> None:
         """Adds a record to the log."""
         self.folder.append(record)
         if self._tensorboard and isinstance(record, EpochRecord):
@@ -207,9 +207,9 @@ class Trainer(Loop):
         self._save()
 
     def _save(self) -> None:
-        found = self.parts.memory.read()
-        if found is not None:  # a resumed run has used memory in another process too
-            self.totals.peak_memory = max(found, self.totals.peak_memory or 0)
+        peak = self.parts.memory.read()
+        if peak is not None:  # a resumed run has used memory in another process too
+            self.totals.peak_memory = max(peak, self.totals.peak_memory or 0)
         state = {
             **state_of(self),
             "metrics": asdict(self.folder.mark()),

@@ -14,7 +14,7 @@ from growthring.graph.reductions import Statistics
 from growthring.growing.fading.fade import Fade
 from growthring.growing.fading.intercept import FadedForward
 
-Place = tuple[str, str, int]  # module, site in its code, position among the axes reduced there
+FadePlace = tuple[str, str, int]  # module, site in its code, position among the axes reduced there
 
 
 def _units(axis: Axis) -> tuple[int, Axis, int]:
@@ -45,7 +45,7 @@ class Fades:
 
     def __init__(self, model: nn.Module, statistics: Sequence[Statistics]) -> None:
         self.model = model
-        self._fades: dict[Place, Fade] = {}
+        self._fades: dict[FadePlace, Fade] = {}
         self._stand_ins: dict[str, FadedForward] = {}
         self._places = {s.place: s for s in statistics}
         for path, module in model.named_modules():
@@ -109,7 +109,7 @@ class Fades:
 
     def load_state_dict(self, state: Sequence[Mapping[str, Any]]) -> None:
         """Begins the saved fades anew."""
-        fades: dict[Place, Fade] = {}
+        fades: dict[FadePlace, Fade] = {}
         for s in state:
             place: Any = (s.get("module"), s.get("site"), s.get("position"))
             if place not in self._places:
@@ -132,7 +132,7 @@ class Fades:
                     "Grower.finish()."
                 )
 
-    def _begin(self, place: Place, fade: Fade) -> None:
+    def _begin(self, place: FadePlace, fade: Fade) -> None:
         path, site, position = place
         if path not in self._stand_ins:
             known = frozenset(s for module, s, _ in self._places if module == path)
@@ -141,7 +141,7 @@ class Fades:
         self._stand_ins[path].table.fades.setdefault(site, {})[position] = fade
         self._fades[place] = fade
 
-    def _restore(self, fades: Mapping[Place, Fade]) -> None:
+    def _restore(self, fades: Mapping[FadePlace, Fade]) -> None:
         kept = dict(fades)
         self.finish()
         for place, fade in kept.items():

@@ -25,7 +25,7 @@ from growthring.errors import FadeError
 from growthring.graph.sites import REDUCTIONS, Site, call_site, entered
 from growthring.growing.fading.fade import Fade
 from growthring.growing.fading.recompute import follow_checkpoints
-from growthring.growing.fading.weighted import faded_module, parse, weighted
+from growthring.growing.fading.weighted import faded_module, parse_call, weighted
 
 _PLAIN = (nn.LayerNorm, nn.RMSNorm)
 
@@ -77,7 +77,7 @@ class Intercept(TorchFunctionMode):
         fades = table.fades.get(site.name)
         if fades is None and site.name in table.known:
             return func(*args, **kwargs)
-        call = parse(func, kind, args, kwargs)
+        call = parse_call(func, kind, args, kwargs)
         sizes = [call.shape[d] for d in call.dims]
         if fades is None:
             if table.sizes().isdisjoint(sizes):

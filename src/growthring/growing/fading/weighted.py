@@ -37,7 +37,7 @@ _ALIASES = {"axis": "dim", "keepdims": "keepdim"}
 
 
 @dataclass(frozen=True)
-class Call:
+class ReductionCall:
     """One call of a function of `graph.sites.REDUCTIONS`.
 
     Attributes:
@@ -72,9 +72,9 @@ class Call:
         return self.function(given.pop(_NAMES[self.kind][0]), **given)
 
 
-def parse(
+def parse_call(
     function: Callable[..., Any], kind: str, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> Call:
+) -> ReductionCall:
     """A call with its arguments by name, however they were passed."""
     names = _NAMES[kind]
     given = dict(zip(names, args, strict=False))
@@ -84,7 +84,7 @@ def parse(
             given[names[0]] = given.pop(alias)
     if kind in ("var", "std", "var_mean", "std_mean") and isinstance(given.get("dim"), bool):
         given["unbiased"] = given.pop("dim")  # var(x, unbiased)
-    call = Call(function, kind, given, ())
+    call = ReductionCall(function, kind, given, ())
     ndim = len(call.shape)
     if kind in ("layer_norm", "rms_norm"):
         dims: Sequence[int] = range(ndim - len(given["normalized_shape"]), ndim)
@@ -95,10 +95,10 @@ def parse(
         dim = given.get("dim", default)
         dims = [dim] if isinstance(dim, int) else list(dim) if dim is not None else []
         dims = dims or range(ndim)
-    return Call(function, kind, given, tuple(d % ndim if ndim else 0 for d in dims))
+    return ReductionCall(function, kind, given, tuple(d % ndim if ndim else 0 for d in dims))
 
 
-def weighted(call: Call, fades: Mapping[int, Fade]) -> Any:
+def weighted(call: ReductionCall, fades: Mapping[int, Fade]) -> Any:
     """The reduction with the weights of some of the axes that it reduces, by their position."""
     x = call.x
     if call.given.get("out") is not None:
@@ -133,25 +133,25 @@ def _cast(result: Any, like: Sequence[Tensor]) -> Any:
     return result.to(like[0].dtype)
 
 
-def _sum(call: Call, weights: Tensor, total: float) -> Tensor:
+def _sum(call: ReductionCall, weights: Tensor, total: float) -> Tensor:
     result: Tensor = call.run(input=call.x * weights)
     return result
 
 
-def _mean(call: Call, weights: Tensor, total: float) -> Tensor:
+def _mean(call: ReductionCall, weights: Tensor, total: float) -> Tensor:
     count = math.prod(call.shape[d] for d in call.dims)
     result: Tensor = call.run(input=call.x * weights)
     return result * (count / total)
 
 
-def _moments(call: Call, weights: Tensor, total: float) -> tuple[Tensor, Tensor]:
+def _moments(call: ReductionCall, weights: Tensor, total: float) -> tuple[Tensor, Tensor]:
     """Mean and sum of squares about it, with every axis kept."""
     mean = (call.x * weights).sum(call.dims, keepdim=True) / total
     centred = call.x - mean
     return mean, (centred * centred.conj() * weights).sum(call.dims, keepdim=True)
 
 
-def _variance(call: Call, weights: Tensor, total: float) -> tuple[Tensor, Tensor]:
+def _variance(call: ReductionCall, weights: Tensor, total: float) -> tuple[Tensor, Tensor]:
     mean, squares = _moments(call, weights, total)
     correction = call.given.get("correction")
     if correction is None:
@@ -162,43 +162,43 @@ def _variance(call: Call, weights: Tensor, total: float) -> tuple[Tensor, Tensor
     return variance, mean
 
 
-def _var(call: Call, weights: Tensor, total: float) -> Tensor:
+def _var(call: ReductionCall, weights: Tensor, total: float) -> Tensor:
     return _variance(call, weights, total)[0]
 
 
-def _std(call: Call, weights: Tensor, total: float) -> Tensor:
+def _std(call: ReductionCall, weights: Tensor, total: float) -> Tensor:
     return _variance(call, weights, total)[0].sqrt()
 
 
-def _std_mean(call: Call, weights: Tensor, total: float) -> tuple[Tensor, Tensor]:
+def _std_mean(call: ReductionCall, weights: Tensor, total: float) -> tuple[Tensor, Tensor]:
     variance, mean = _variance(call, weights, total)
     return variance.sqrt(), mean
 
 
-def _order(call: Call) -> float:
+def _order(call: ReductionCall) -> float:
     order = call.given.get("ord", call.given.get("p"))
     return float(order) if isinstance(order, (int, float)) else 2.0
 
 
-def _norm(call: Call, weights: Tensor, total: float) -> Tensor:
+def _norm(call: ReductionCall, weights: Tensor, total: float) -> Tensor:
     first = _NAMES[call.kind][0]
     result: Tensor = call.run(**{first: call.x * weights ** (1 / _order(call))})
     return result
 
 
-def _normalize(call: Call, weights: Tensor, total: float) -> Tensor:
+def _normalize(call: ReductionCall, weights: Tensor, total: float) -> Tensor:
     scaled = call.x * weights ** (1 / _order(call))
     length = torch.linalg.vector_norm(scaled, _order(call), call.dims, keepdim=True)
     return call.x / length.clamp_min(call.given.get("eps", 1e-12))
 
 
-def _cosine(call: Call, weights: Tensor, total: float) -> Tensor:
+def _cosine(call: ReductionCall, weights: Tensor, total: float) -> Tensor:
     roots = weights.sqrt()
     result: Tensor = call.run(x1=call.x * roots, x2=call.given["x2"] * roots)
     return result
 
 
-def _loss(call: Call, weights: Tensor, total: float) -> Tensor:
+def _loss(call: ReductionCall, weights: Tensor, total: float) -> Tensor:
     old: dict[str, Any] = {n: call.given[n] for n in ("size_average", "reduce") if n in call.given}
     reduction = call.given.get("reduction", "mean")
     if any(value is not None for value in old.values()):  # as it was said before `reduction`
@@ -210,7 +210,7 @@ def _loss(call: Call, weights: Tensor, total: float) -> Tensor:
     return losses.sum() / (total if own is None else (own * weights).sum())
 
 
-def _layer_norm(call: Call, weights: Tensor, total: float) -> Tensor:
+def _layer_norm(call: ReductionCall, weights: Tensor, total: float) -> Tensor:
     gain, bias = call.given.get("weight"), call.given.get("bias")
     if call.kind == "group_norm":  # one entry for each channel, which is axis 1
         shape = [-1] + [1] * (call.x.dim() - 2)
@@ -254,11 +254,11 @@ def faded_module(module: nn.Module, x: Tensor, fades: Mapping[int, Fade]) -> Ten
     dims = tuple(range(x.dim() - len(module.normalized_shape), x.dim()))
     function = getattr(nn.functional, kind)
     given = given if kind == "layer_norm" else {k: v for k, v in given.items() if k != "bias"}
-    result: Tensor = weighted(Call(function, kind, {"input": x} | given, dims), fades)
+    result: Tensor = weighted(ReductionCall(function, kind, {"input": x} | given, dims), fades)
     return result
 
 
-_WEIGHTED: dict[str, Callable[[Call, Tensor, float], Any]] = {
+_WEIGHTED: dict[str, Callable[[ReductionCall, Tensor, float], Any]] = {
     "sum": _sum, "mean": _mean, "var": _var, "std": _std, "var_mean": _variance, "std_mean": _std_mean,
     "norm": _norm, "linalg_norm": _norm, "vector_norm": _norm, "normalize": _normalize,
     "cosine_similarity": _cosine, "loss": _loss, "huber_loss": _loss,

@@ -1,4 +1,4 @@
-"""Body: a module whose tensors, gradients, attributes and fading norms grow together.
+"""GrowingModule: a module whose tensors, gradients, attributes and fading norms grow together.
 
 The model is one; an average of it (EMA, SWA) is another that takes the same steps.
 """
@@ -22,7 +22,7 @@ from growthring.methods.base import Step
 from growthring.planning.plan import Plan, call_build
 
 
-class Body:
+class GrowingModule:
     """A module that follows a plan.
 
     Args:

@@ -11,10 +11,12 @@ from torch.optim.swa_utils import AveragedModel
 
 from growthring.core.axes import refs, size
 from growthring.core.rings import RingMap
+from growthring.core.variance import Mode
 from growthring.errors import GrowthStepError, InputError
 from growthring.graph.agree import disagreement
 from growthring.graph.groups import TensorSpec
 from growthring.graph.resize import named_tensors
+from growthring.methods import GrowthMethod, Paired, make_method
 from growthring.optim.firststate import check_plain
 from growthring.optim.geometry import ParameterRings
 from growthring.optim.held import held_optimizers
@@ -52,11 +54,11 @@ def _check_numbers(model: nn.Module, plan: Plan, stage: int) -> None:
     }
     sizes = {(size(axis, widths), size(axis, full)) for axis in axes}
     twin = plan.empty_model(stage)
-    found = disagreement(
+    difference = disagreement(
         model, twin, plan.example_inputs, plan.outputs, [(n, m) for n, m in sizes if n != m]
     )
-    if found is not None:
-        place, held, wanted = found
+    if difference is not None:
+        place, held, wanted = difference
         raise InputError(
             f"'{'.'.join(place).lstrip('.')}' of the model is {held}, at stage {stage} of the plan it is {wanted}, "
             "and the forward pass depends on it: the model's weights would compute something else in the full "
@@ -70,9 +72,9 @@ def check_shapes(module: nn.Module, plan: Plan, stage: int) -> None:
     for name, spec in plan.groups.specs.items():
         expected = spec.shape(plan.stage_widths[stage])
         if name not in tensors or tuple(tensors[name].shape) != expected:
-            found = "missing" if name not in tensors else tuple(tensors[name].shape)
+            actual = "missing" if name not in tensors else tuple(tensors[name].shape)
             raise GrowthStepError(
-                f"'{name}' is {found} where stage {stage} of the plan has {expected}: the model was "
+                f"'{name}' is {actual} where stage {stage} of the plan has {expected}: the model was "
                 "changed outside the grower."
             )
 
@@ -163,3 +165,25 @@ def _output_width(plan: Plan, spec: TensorSpec) -> int | None:
     for axis in spec.reads():
         width *= size(axis, plan.stage_widths[0])
     return width
+
+
+def chosen_method(method: str | GrowthMethod, variance_transfer: Mode | None) -> GrowthMethod:
+    """The method that was asked for; variance transfer is a matter of "paired" alone."""
+    if method == Paired.name:
+        return Paired("preserving" if variance_transfer is None else variance_transfer)
+    if variance_transfer is not None:
+        name = method if isinstance(method, str) else getattr(method, "name", type(method).__name__)
+        raise InputError(
+            f"variance_transfer={variance_transfer!r}: method '{name}' has none; it is an option of method "
+            f"'{Paired.name}', or of the object: Paired({variance_transfer!r})."
+        )
+    if isinstance(method, str):
+        return make_method(method)
+    needed = ("name", "searches", "mode", "check", "grow")
+    missing = [name for name in needed if not hasattr(method, name)]
+    if isinstance(method, type) or missing:
+        raise InputError(
+            f"method is a {type(method).__name__} without {', '.join(missing) or 'parentheses'}; pass a name, or "
+            "an object of growthring.methods such as Net2Net()."
+        )
+    return method

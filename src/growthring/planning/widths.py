@@ -1,0 +1,144 @@
+"""Widths of every group at every stage: by the schedule, or as they were asked for."""
+
+from __future__ import annotations
+
+import fnmatch
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import nn
+
+from growthring.errors import GrowthError, PlanError
+from growthring.graph.groups import WidthGroup, WidthGroups
+from growthring.graph.resize import empty_copy
+from growthring.graph.sizes import steps_of, widths_at
+from growthring.graph.trace import ExampleInputs, trace
+from growthring.planning.options import PlanOptions
+from growthring.planning.schedule import recursive_widths, width_fractions
+
+
+def fractions_of(options: PlanOptions) -> list[float]:
+    """Fraction of the full width at every stage.
+
+    >>> fractions_of(PlanOptions(stages=3, growth=None))
+    [0.25, 0.5, 1.0]
+    """
+    return width_fractions(options.stages, options.start, options.growth, options.schedule)
+
+
+def choose_widths(
+    groups: WidthGroups, options: PlanOptions, explicit: Mapping[str, Sequence[int]]
+) -> tuple[dict[int, int], ...]:
+    """Width of every group at every stage, by key.
+
+    Args:
+        groups: of the full model.
+        options: the schedule.
+        explicit: widths by group name that are as they were asked for, see `explicit_widths`.
+    """
+    round_to = options.round_to
+    steps = [widths_at(groups, fraction, round_to) for fraction in fractions_of(options)]
+    if options.schedule == "recursive" and options.growth is not None:
+        full, growing = groups.full_widths, [g.key for g in groups.growable]
+        for together in steps_of(groups.spans, full, growing, round_to, groups.units):
+            first = together.groups[0]
+            row = recursive_widths(
+                steps[0][first], full[first], options.stages, options.growth, round_to
+            )
+            for t, width in enumerate(row):  # what steps together has one fraction
+                at_fraction = widths_at(groups, width / full[first], round_to)
+                steps[t] |= {key: at_fraction[key] for key in together.groups}
+    for name, widths in explicit.items():
+        for t, width in enumerate(widths):
+            steps[t][groups[name].key] = width
+    return tuple(steps)
+
+
+def explicit_widths(groups: WidthGroups, options: PlanOptions) -> dict[str, list[int]]:
+    """The widths that were asked for, by group name.
+
+    Raises:
+        PlanError: a group cannot have them.
+    """
+    by_group: dict[str, list[int]] = {}
+    pairs: Any = options.widths or ()  # whatever was given, `PlanOptions` keeps pairs
+    for pattern, asked in pairs:
+        widths = list(asked)
+        hits = [g for g in groups if fnmatch.fnmatchcase(g.name, pattern)]
+        if not hits:
+            groups[pattern]  # raises, and lists the names
+        for group in hits:
+            if group.name in by_group:
+                raise PlanError(
+                    f"widths names the group '{group.name}' twice (again by '{pattern}')."
+                )
+            _check(group, widths, options.stages)
+            unit = groups.units.get(group.key, 1)
+            if any(width % unit for width in widths):
+                raise PlanError(
+                    f"widths['{group.name}'] = {widths}: an operator takes multiples of {unit} only (torch's "
+                    "grouped product needs rows of whole 16 bytes)."
+                )
+            by_group[group.name] = widths
+    return by_group
+
+
+def try_out(
+    model: nn.Module, groups: WidthGroups, widths: Mapping[int, int], inputs: ExampleInputs
+) -> None:
+    """Runs a copy of explicit widths on fake tensors: they may break sizes that the model's code relies on.
+
+    Raises:
+        PlanError: it does not run.
+    """
+    twin = empty_copy(model, groups.specs, groups.attributes, groups.full_widths, widths)
+    try:
+        trace(twin, inputs)
+    except GrowthError as error:
+        cause = str(error.__cause__ or error).strip().splitlines()[0]
+        raise PlanError(
+            f"{type(model).__name__} does not run at the explicit widths of stage 0 ({cause}). Sizes that are "
+            "equal in the full model may have to stay equal: give those groups the same widths."
+        ) from error
+
+
+def rounding_notes(groups: WidthGroups, round_to: int) -> list[str]:
+    """Which groups step in larger units than they were asked to, in words."""
+    notes = []
+    names = {g.key: g.name for g in groups}
+    full = groups.full_widths
+    growing = [g.key for g in groups.growable]
+    for steps in steps_of(groups.spans, full, growing, round_to, groups.units):
+        for key in steps.groups:
+            unit = full[key] * steps.step // steps.count
+            if unit == groups.units.get(key):
+                notes.append(
+                    f"'{names[key]}' ({full[key]}) steps in units of {unit}: an operator takes no other widths."
+                )
+            elif unit > round_to:
+                notes.append(
+                    f"'{names[key]}' ({full[key]}) steps in units of {unit} to stay in proportion to other sizes."
+                )
+    return notes
+
+
+def _check(group: WidthGroup, widths: Sequence[int], stages: int) -> None:
+    where = f"widths['{group.name}'] = {list(widths)}"
+    if not group.grows and group.frozen is not None and any(w != group.width for w in widths):
+        raise PlanError(
+            f"{where}: this group is frozen ({group.frozen.text}) and keeps its width {group.width}."
+        )
+    if len(widths) != stages:
+        raise PlanError(f"{where}: {len(widths)} widths for {stages} stages.")
+    if any(isinstance(w, bool) or not isinstance(w, int) or w < 1 for w in widths):
+        raise PlanError(f"{where}: widths are whole numbers, at least 1.")
+    for t, (a, b) in enumerate(itertools.pairwise(widths)):
+        if b < a:
+            raise PlanError(
+                f"{where}: shrinks from {a} to {b} at stage {t + 1}; a growing network only gains width."
+            )
+    if widths[-1] != group.width:
+        raise PlanError(
+            f"{where}: must end at the full width {group.width}, so that the last stage is the given model."
+        )
