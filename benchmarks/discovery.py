@@ -25,8 +25,8 @@ TARGET = 3.0
 _PARTS = {
     "traces (torch.export)": [("graph/trace.py", "trace")],
     "copies of the model": [("graph/resize.py", "copy_with")],
-    "axis rules": [("rules/walk.py", "run")],
-    "fitting attributes": [("graph/fit.py", "_read_sizes"), ("graph/fit.py", "_compare")],
+    "axis rules": [("rules/run.py", "walk_trace")],
+    "fitting attributes": [("graph/candidates.py", "read_sizes"), ("graph/compare.py", "compare")],
 }
 
 
