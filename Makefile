@@ -61,7 +61,7 @@ bench: $(VENV)/.stamp-bench  ## run the benchmarks, each against a peer in the s
 	@$(ENV) $(PY) -m benchmarks $(ARGS)
 
 docs-table: $(VENV)/.stamp-models  ## rewrite the table of models in docs/
-	@$(ENV) $(PY) scripts/model_table.py $(ARGS)
+	@$(ENV) $(PY) scripts/model_table.py --jobs 2 $(ARGS)
 
 clean:  ## remove caches and build products
 	@rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

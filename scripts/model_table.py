@@ -1,6 +1,6 @@
 """Grows every model of the catalogue and writes docs/models.md.
 
-    python scripts/model_table.py                    the whole table, about ten minutes on one core
+    python scripts/model_table.py --jobs 2           the whole table, most of an hour on one core
     python scripts/model_table.py --only 'timm:*'    only what matches; prints, and leaves the file alone
 
 Ends with an error if a model grew inexactly, or was refused though the catalogue
@@ -8,17 +8,20 @@ says that it grows (or the reverse).
 """
 
 import argparse
+import dataclasses
 import fnmatch
 import gc
+import multiprocessing
 import os
 import platform
 import sys
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -51,7 +54,7 @@ NO_DOUBLE = "—"
 class Row:
     """What the table says of one model."""
 
-    entry: Entry
+    entry: Any  # an Entry; its label on the way between processes
     groups: str = ""
     parameters: str = ""
     seed_share: float = 0.0
@@ -222,10 +225,29 @@ def render(rows: Sequence[Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _measured(chosen: Sequence[Entry], jobs: int) -> Iterator[tuple[Entry, Row | str]]:
+    """Each entry with its row, or with why it was left out, in order."""
+    labels = [entry.label for entry in chosen]
+    with multiprocessing.get_context("spawn").Pool(jobs, maxtasksperchild=8) as pool:
+        yield from zip(chosen, pool.imap(_measure_labelled, labels), strict=True)
+
+
+def _measure_labelled(label: str) -> Row | str:
+    """In a process of its own; how an entry is built cannot be sent there and back."""
+    warnings.filterwarnings("ignore")
+    torch.set_num_threads(1)
+    entry = next(e for e in CATALOGUE if e.label == label)
+    try:
+        return dataclasses.replace(measure(entry), entry=label)
+    except pytest.skip.Exception as reason:
+        return str(reason)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the table; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", metavar="PATTERN", help="glob on library:name")
+    parser.add_argument("--jobs", type=int, default=1, help="processes (default 1)")
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "models.md")
     options = parser.parse_args(arguments)
     warnings.filterwarnings("ignore")
@@ -236,13 +258,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"--only {options.only} matches no model")
     rows: list[Row] = []
     started = time.perf_counter()
-    for i, entry in enumerate(chosen, 1):
+    for i, (entry, row) in enumerate(_measured(chosen, options.jobs), 1):
         print(f"[{i}/{len(chosen)}] {entry.label:<42}", end=" ", flush=True)
-        try:
-            row = measure(entry)
-        except pytest.skip.Exception as reason:
-            print(f"left out: {reason}")
+        if isinstance(row, str):
+            print(f"left out: {row}")
             continue
+        row.entry = entry
         rows.append(row)
         changes = " ".join(row.changes.values())
         print(
