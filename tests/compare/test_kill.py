@@ -31,7 +31,7 @@ def whole(tmp_path_factory):
     "name",
     [
         pytest.param("fixed, seed 0", marks=pytest.mark.slow),
-        "vt, seed 1",
+        pytest.param("vt, seed 1", marks=pytest.mark.slow),
         pytest.param("fixed-flops, seed 0", marks=pytest.mark.slow),
         pytest.param("paired, seed 0", marks=pytest.mark.slow),
     ],

@@ -147,7 +147,11 @@ GROWS = [
 ]
 FREEZES = [
     (branch_with_a_norm, "in a branch, where a fade does not reach"),
-    (loop, "operator 'higher_order.while_loop' in '(model)' has no axis rule"),
+    pytest.param(
+        loop,
+        "operator 'higher_order.while_loop' in '(model)' has no axis rule",
+        marks=pytest.mark.slow,
+    ),
     pytest.param(
         scanned,
         "operator 'higher_order.scan' in '(model)' has no axis rule",

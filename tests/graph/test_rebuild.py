@@ -71,6 +71,7 @@ def test_every_stage_can_be_saved_and_loaded(name, tmp_path):
     assert changed(original, seed.config) == set()
 
 
+@pytest.mark.slow
 def test_a_model_that_its_config_does_not_describe_has_a_note():
     transformers = import_or_skip("transformers")
     torch.manual_seed(0)
@@ -85,6 +86,7 @@ def test_a_model_that_its_config_does_not_describe_has_a_note():
     gr.Grower(seed, plan, noise=0.0).grow()
 
 
+@pytest.mark.slow
 def test_a_sliding_window_of_the_width_stays(tmp_path):
     transformers = import_or_skip("transformers")
     torch.manual_seed(0)

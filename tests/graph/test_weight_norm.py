@@ -34,6 +34,7 @@ STYLES: dict[str, Callable[..., nn.Module]] = {
 }
 Case = tuple[nn.Module, Any, list[Any], dict[str, int]]
 Normalise = Callable[..., nn.Module]
+from tests.sampling import every
 
 
 def mlp(norm: Normalise, **options: Any) -> Case:
@@ -119,7 +120,7 @@ def planned(style: str, name: str) -> tuple[gr.Plan, list[Any], dict[str, int]]:
     return make_plan(model, inputs, stages=3), fresh, found
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", every(2, CASES))
 @pytest.mark.parametrize("style", STYLES)
 def test_it_grows_and_nothing_changes(style: str, name: str) -> None:
     plan, fresh, found = planned(style, name)
@@ -331,7 +332,7 @@ FROZEN: dict[str, tuple[Callable[[nn.Module], Any], str]] = {
 
 
 @pytest.mark.parametrize("name", FROZEN)
-@pytest.mark.parametrize("ran", [False, True])
+@pytest.mark.parametrize("ran", every(2, [False, True]))
 def test_other_computed_weights_are_frozen_by_name(name: str, ran: bool) -> None:
     change, text = FROZEN[name]
     torch.manual_seed(0)
