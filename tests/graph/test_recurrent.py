@@ -13,9 +13,9 @@ import growthring as gr
 from tests.graph.exactness import WAYS, grown_exactly, trains
 from tests.graph.recurrent_cases import CASES, around, layer, lengths, sequence
 from tests.growth_contract import check_contract, make_plan, randn, tokens, widths
+from tests.sampling import every
 
 GRADIENTS = ("LSTM", "bidirectional, three layers", "cell state", "GRUCell", "learned state")
-from tests.sampling import every
 
 
 def planned(name: str, **options: Any) -> tuple[gr.Plan, list[Any], dict[str, int]]:

@@ -19,11 +19,11 @@ from tests.growth_contract import (
     randn,
     widths,
 )
+from tests.sampling import every
 
 BY_NAME = {row.name: row for row in ROWS}
 NAMES = list(BY_NAME)
 GROWING = [name for name in NAMES if BY_NAME[name].grows]
-from tests.sampling import every
 
 
 @functools.cache

@@ -21,9 +21,9 @@ from tests.growth_contract import (
     randn,
     widths,
 )
+from tests.sampling import every
 
 D = 12
-from tests.sampling import every
 
 
 def rms(x, eps=1e-6):

@@ -25,6 +25,7 @@ from tests.growth_contract import (
     tokens,
     widths,
 )
+from tests.sampling import every
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated")
 
@@ -34,7 +35,6 @@ STYLES: dict[str, Callable[..., nn.Module]] = {
 }
 Case = tuple[nn.Module, Any, list[Any], dict[str, int]]
 Normalise = Callable[..., nn.Module]
-from tests.sampling import every
 
 
 def mlp(norm: Normalise, **options: Any) -> Case:

@@ -9,12 +9,12 @@ from tests.growth_contract import distance, perturb, run
 from tests.methods.nets import NETS, grower_of, marked, plan_of, seed_of, tensors_of
 from tests.methods.test_contract import MADE
 from tests.optim.nets import assert_same
+from tests.sampling import every
 
 METHODS = {"paired off": Paired("off"), **MADE}
 EXACT = ("paired off", "paired", "net2net", "gradmax")
 NEVER_REFUSED = ("paired off", "paired", "net2net", "random")
 UNDERSTOOD = ("mlp", "conv_bn", "resnet8", "wrn", "dense", "inception", "mobilenet")
-from tests.sampling import every
 
 
 def fresh(inputs, seed):
