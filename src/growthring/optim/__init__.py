@@ -7,3 +7,8 @@ from growthring.optim.lars import LARS as LARS
 from growthring.optim.recorder import RingRecorder as RingRecorder
 from growthring.optim.sgd import SGD as SGD
 from growthring.optim.wrap import with_rings as with_rings
+
+# By the names that plans and recipes have for them.
+OPTIMIZERS: dict[str, type[RingOptimizer]] = {
+    kind.__name__.lower(): kind for kind in (SGD, Adam, AdamW, AvaGrad, LARS)
+}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 
 import torch
 from torch import Tensor
@@ -40,6 +40,7 @@ class Adam(RingOptimizer, torch.optim.Adam):
     [-0.5, 0.5]
     """
 
+    num_state_tensors: ClassVar[int] = 2
     _rings_have_state = True
 
     def __init__(

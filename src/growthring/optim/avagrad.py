@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 
 import torch
 from torch import Tensor
@@ -44,6 +44,7 @@ class AvaGrad(RingOptimizer, Optimizer):
     (None, [-0.5, -0.5])
     """
 
+    num_state_tensors: ClassVar[int] = 2
     _rings_have_state = True
     _takes_sparse = False
 

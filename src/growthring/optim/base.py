@@ -29,6 +29,8 @@ class RingOptimizer(Optimizer):
     no rings, and `step` is torch's own.
     """
 
+    # Tensors of a parameter's size that it keeps: what a plan counts as memory.
+    num_state_tensors: ClassVar[int] = 1
     # A parameter's state in which every ring needs a life of its own (Adam's age) is always ringed.
     _rings_have_state = False
     _takes_sparse = True

@@ -22,10 +22,11 @@ from growthring.graph.resize import named_tensors
 from growthring.graph.results import output_tensors
 from growthring.graph.standins import GROUPED_FLOPS, StandIns
 from growthring.graph.trace import ExampleInputs, split_inputs
+from growthring.optim import OPTIMIZERS
 from growthring.planning.schedule import check_whole
 
 # Tensors of a parameter's size that an optimizer keeps.
-OPTIMIZER_STATE = {"sgd": 1, "adam": 2, "adamw": 2, "avagrad": 2, "lars": 1, "none": 0}
+OPTIMIZER_STATE = {name: kind.num_state_tensors for name, kind in OPTIMIZERS.items()} | {"none": 0}
 
 
 @dataclass(frozen=True)

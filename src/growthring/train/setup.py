@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import nn
 
-import growthring.optim
 from growthring.data import Augmentation, Batches, Crop, FolderBatches, ImageFolder, load
 from growthring.data.stream import BatchStream
 from growthring.errors import InputError
 from growthring.methods import GrowthMethod, Paired, make_method
+from growthring.optim import OPTIMIZERS
 from growthring.planning.plan import Plan
 from growthring.planning.planner import fixed_plan, plan
 from growthring.train.bounds import check_bounds
@@ -25,7 +25,6 @@ from growthring.train.recipe import CODE, KINDS, Recipe
 _LARGEST_TEST_BATCH = (
     4096  # a huge batch_size must not put the whole test set through the model at once
 )
-OPTIMIZERS = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW", "avagrad": "AvaGrad", "lars": "LARS"}
 
 
 def make_model(
@@ -131,13 +130,12 @@ def make_optimizer(recipe: Recipe, model: nn.Module, total_steps: int) -> torch.
     name = recipe.plan.optimizer
     if name not in OPTIMIZERS:
         raise InputError(f"optimizer='{name}' is not one of {', '.join(OPTIMIZERS)}.")
-    kind = getattr(growthring.optim, OPTIMIZERS[name])
+    kind: Callable[..., torch.optim.Optimizer] = OPTIMIZERS[name]
     options = {"total_steps": total_steps, **recipe.optimizer_options}
     try:
-        optimizer: torch.optim.Optimizer = kind(model.parameters(), lr=recipe.lr, **options)
+        return kind(model.parameters(), lr=recipe.lr, **options)
     except (TypeError, ValueError) as error:
         raise InputError(f"the optimizer cannot be made: {error}") from error
-    return optimizer
 
 
 def check(recipe: Recipe) -> None:
