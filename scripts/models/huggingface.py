@@ -103,16 +103,14 @@ ENTRIES = (
         "LlamaForCausalLM",
         "LlamaConfig",
         {**_TEXT, **_GROUPED},
-        fast=True,
         trains=True,
     ),
-    _entry("Mistral", "MistralForCausalLM", "MistralConfig", {**_TEXT, **_GROUPED}, fast=True),
+    _entry("Mistral", "MistralForCausalLM", "MistralConfig", {**_TEXT, **_GROUPED}),
     _entry(
         "BERT (masked LM)",
         "BertForMaskedLM",
         "BertConfig",
         {**_TEXT, **_SHORT},
-        fast=True,
         trains=True,
     ),
     # Its output is the residual stream, so only what is inside the layers grows.
@@ -122,11 +120,8 @@ ENTRIES = (
         "BertConfig",
         {**_TEXT, **_SHORT},
         seed_share=0.45,
-        fast=True,
     ),
-    _entry(
-        "ViT", "ViTForImageClassification", "ViTConfig", _VISION, images(32), fast=True, trains=True
-    ),
+    _entry("ViT", "ViTForImageClassification", "ViTConfig", _VISION, images(32), trains=True),
     _entry(
         "T5 (tied)",
         "T5ForConditionalGeneration",
@@ -134,7 +129,6 @@ ENTRIES = (
         _T5,
         _two_sequences,
         options={"outputs": ["logits"]},
-        fast=True,
     ),
     _entry(
         "T5 (untied, gated)",
@@ -143,9 +137,8 @@ ENTRIES = (
         {**_T5, "tie_word_embeddings": False, "feed_forward_proj": "gated-gelu"},
         _two_sequences,
         options={"outputs": ["logits"]},
-        fast=True,
     ),
-    _entry("Qwen2", "Qwen2ForCausalLM", "Qwen2Config", {**_TEXT, **_GROUPED}, fast=True),
+    _entry("Qwen2", "Qwen2ForCausalLM", "Qwen2Config", {**_TEXT, **_GROUPED}),
     _entry("Qwen3", "Qwen3ForCausalLM", "Qwen3Config", {**_TEXT, **_GROUPED, "head_dim": 8}),
     _entry("Gemma", "GemmaForCausalLM", "GemmaConfig", {**_TEXT, **_GROUPED, "head_dim": 8}),
     _entry("Phi", "PhiForCausalLM", "PhiConfig", _TEXT),

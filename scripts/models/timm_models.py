@@ -23,10 +23,10 @@ def _entry(
 
 
 ENTRIES = (
-    _entry("vit_tiny_patch16_224", sized=True, quick={"depth": 2}, fast=True),
+    _entry("vit_tiny_patch16_224", sized=True, quick={"depth": 2}),
     _entry("deit3_small_patch16_224", sized=True),
     _entry("swin_tiny_patch4_window7_224", 112, sized=True),
-    _entry("mixer_s32_224", sized=True, fast=True),
+    _entry("mixer_s32_224", sized=True),
     _entry("resmlp_12_224", sized=True),
     _entry("convnextv2_atto", seed_share=0.35),
     _entry("efficientformer_l1", 224),
@@ -35,7 +35,7 @@ ENTRIES = (
     _entry("mobilevit_xxs"),
     # Every convolution standardises its weight over the width it reads, so none of these widths can grow.
     _entry("nf_resnet26", expect="refused", because="aten.batch_norm"),
-    _entry("regnetx_002", fast=True),
+    _entry("regnetx_002"),
     _entry("res2net50_26w_4s"),
     _entry("selecsls42"),
     _entry("tf_efficientnetv2_b0"),

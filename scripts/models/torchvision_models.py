@@ -101,27 +101,25 @@ def _entry(
 
 ENTRIES = (
     _entry("resnet18", quick=partial(_resnet, "BasicBlock", [1, 2, 1, 1]), fast=True, trains=True),
-    _entry("resnet50", quick=partial(_resnet, "Bottleneck", [1, 2, 1, 1]), fast=True),
+    _entry("resnet50", quick=partial(_resnet, "Bottleneck", [1, 2, 1, 1])),
     _entry(
         "resnext50_32x4d",
         quick=partial(_resnet, "Bottleneck", [1, 2, 1, 1], groups=32, width_per_group=4),
-        fast=True,
     ),
-    _entry("mobilenet_v2", quick=_mobilenet_v2, fast=True, trains=True),
-    _entry("mobilenet_v3_small", quick=_mobilenet_v3, fast=True),
-    _entry("densenet121", quick=_densenet, fast=True, trains=True),
-    _entry("efficientnet_b0", quick=_efficientnet, fast=True),
-    _entry("convnext_tiny", quick=_convnext, fast=True),
+    _entry("mobilenet_v2", quick=_mobilenet_v2, trains=True),
+    _entry("mobilenet_v3_small", quick=_mobilenet_v3),
+    _entry("densenet121", quick=_densenet, trains=True),
+    _entry("efficientnet_b0", quick=_efficientnet),
+    _entry("convnext_tiny", quick=_convnext),
     _entry(
         "vit_b_16",
         quick=_vit,
         quick_inputs=images(32),
         settings={"image_size": 64},
-        fast=True,
         trains=True,
     ),
-    _entry("vgg11_bn", quick=_vgg, fast=True, trains=True),
-    _entry("shufflenet_v2_x1_0", quick=_shufflenet, fast=True),
+    _entry("vgg11_bn", quick=_vgg, trains=True),
+    _entry("shufflenet_v2_x1_0", quick=_shufflenet),
     _entry(
         "inception_v3",
         160,
@@ -129,9 +127,8 @@ ENTRIES = (
         quick_inputs=images(80),
         # Its auxiliary head needs images of 299 pixels.
         settings={"init_weights": False, "aux_logits": False},
-        fast=True,
     ),
-    _entry("swin_t", quick=_swin, fast=True),
+    _entry("swin_t", quick=_swin),
     # The auxiliary heads are reached in train mode only; their 1024 fixed features are most of the seed.
     _entry("googlenet", settings={"init_weights": False}, seed_share=0.6),
     _entry("squeezenet1_1"),
