@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from growthring.checkpoint import read_json
 from growthring.errors import GrowthError, InputError
 from growthring.planning.options import OPTIONS
+from growthring.runs.folder import RunFolder
 from growthring.runs.values import canonical, mapping
 from growthring.train import Recipe
 from growthring.train.recipe import differences
@@ -82,9 +83,10 @@ def _step(
 
 def check_run(folder: Path, recipe: Recipe) -> None:
     """Refuses a folder that holds a run with other settings, naming them."""
-    if not (folder / "config.json").exists():
+    run = RunFolder(folder)
+    if not run.is_run:
         return
-    config = mapping(read_json(folder / "config.json"))
+    config = mapping(read_json(run.config_file))
     changed = differences(mapping(config.get("settings")), recipe.as_dict())
     if changed:
         raise InputError(
@@ -102,5 +104,5 @@ def check_folder(out: Path) -> None:
         os.unlink(name)
     except OSError as error:
         raise InputError(f"cannot write into '{out}': {error.strerror or error}.") from error
-    if (out / "config.json").exists():
+    if RunFolder(out).is_run:
         raise InputError(f"'{out}' holds a run. Give the comparison a folder of its own.")

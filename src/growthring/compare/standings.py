@@ -9,6 +9,7 @@ from typing import Any
 
 from growthring.compare.contenders import FIXED
 from growthring.compare.manifest import Entry, Manifest
+from growthring.runs.folder import RunFolder
 from growthring.runs.results import CLOCKS, damage_of, read_object, read_result
 from growthring.runs.spread import Spread, spread, without_rounding
 from growthring.runs.values import number
@@ -101,7 +102,7 @@ def _standing(
         s / f if s and f else None
         for s, f in zip(values("search_flops"), values("flops"), strict=True)
     ]
-    configs = [read_object(out / folders[seed] / "config.json") for seed in results]
+    configs = [read_object(RunFolder(out / folders[seed]).config_file) for seed in results]
     return Standing(
         name=name,
         text=entry.text,

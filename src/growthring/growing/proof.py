@@ -55,6 +55,7 @@ def prove(plan: Plan, method: GrowthMethod) -> None:
     exact = [pair for pair in exact if (pair[0].name, pair[0].mode) not in proven]
     if not exact:
         return
+    asked = {(tried.name, tried.mode) for tried, _ in exact}
     inputs = tree_map(widened, plan.example_inputs)
     lifts = runs(_twin(plan, True), inputs, plan.outputs, False, _LIFTED)
     if not lifts:  # some kernels take no 64 bits, some code no other arithmetic
@@ -68,7 +69,7 @@ def prove(plan: Plan, method: GrowthMethod) -> None:
         if trials is None:
             trials, _ = make_trials(twin, inputs, plan.outputs, arithmetic)
         _try(plan, tried, arithmetic, twin, trials, stage)
-        proven.add((tried.name, tried.mode))
+    proven |= asked  # what cannot be tried here is not tried again by the next Grower either
 
 
 def _differs(plan: Plan, stage: int) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from growthring.checkpoint import CheckpointError, read_json
+from growthring.runs.folder import RunFolder
 from growthring.runs.values import mapping, number
 
 CLOCKS = {"wall": "seconds", "cpu": "cpu_seconds"}  # and where a result has that time
@@ -14,12 +15,12 @@ CLOCKS = {"wall": "seconds", "cpu": "cpu_seconds"}  # and where a result has tha
 
 def read_result(folder: Path) -> dict[str, Any]:
     """What a run came to; empty if it is not finished, or damaged."""
-    return {} if damage_of(folder) else read_object(folder / "result.json")
+    return {} if damage_of(folder) else read_object(RunFolder(folder).result_file)
 
 
 def damage_of(folder: Path) -> str | None:
     """What is wrong with the result of a run; None if it is whole, or not there."""
-    path = folder / "result.json"
+    path = RunFolder(folder).result_file
     if not os.path.lexists(path):
         return None
     try:

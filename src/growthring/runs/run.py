@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from growthring.files.foreign import read_plain
+from growthring.runs.folder import RunFolder
 from growthring.runs.log import read_log
 from growthring.runs.records import EpochRecord, GrowthRecord, RatesRecord
 from growthring.runs.values import items, mapping, number, parse_json, reason, string, whole
@@ -83,9 +84,12 @@ def read_run(path: str | os.PathLike[str]) -> Run:
     problems: list[str] = []
     if not folder.is_dir():
         problems.append("There is no such directory.")
-    config = _read_object(folder / "config.json", problems)
-    result = _read_object(folder / "result.json", problems)
-    log = read_log(folder / "metrics.jsonl", problems)
+    files = RunFolder(folder)
+    config = _read_object(files.config_file, problems)
+    result = _read_object(
+        files.result_file, problems, is_needed=False
+    )  # an unfinished run has none
+    log = read_log(files.log_file, problems)
     known = config is not None
     config = config or {}
     versions = {str(k): string(v) for k, v in mapping(config.get("versions")).items()}
@@ -112,11 +116,11 @@ def read_runs(paths: Iterable[str | os.PathLike[str]]) -> list[Run]:
     return [read_run(path) for path in {Path(path).absolute(): path for path in paths}.values()]
 
 
-def _read_object(path: Path, problems: list[str]) -> dict[str, Any] | None:
+def _read_object(path: Path, problems: list[str], is_needed: bool = True) -> dict[str, Any] | None:
     try:
         value = parse_json(read_plain(path, _MOST))
     except FileNotFoundError:
-        if path.name != "result.json":  # an unfinished run has none
+        if is_needed:
             problems.append(f"It has no {path.name}.")
         return None
     except (OSError, ValueError) as error:

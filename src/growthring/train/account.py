@@ -7,7 +7,6 @@ from typing import Any
 
 from growthring.growing.report import GrowthReport
 from growthring.optim import RingOptimizer
-from growthring.planning.plan import Plan
 from growthring.runs import EpochRecord, GrowthRecord, RatesRecord, Result
 from growthring.train.parts import Parts
 from growthring.train.progress import Status
@@ -93,7 +92,7 @@ class Account:
             batch_size=self._parts.train.batch_size,
         )
 
-    def growth(self, report: GrowthReport, plan: Plan) -> GrowthRecord:
+    def growth(self, report: GrowthReport) -> GrowthRecord:
         """The record of a growth that is done."""
         totals = self.totals
         return GrowthRecord(
@@ -104,7 +103,7 @@ class Account:
             search_flops=report.search_flops,
             change=None if report.change is None else report.change.relative_after_scale,
             parameters=report.parameters_after,
-            widths=plan.named_widths(totals.stage),
+            widths=self._parts.plan.named_widths(totals.stage),
         )
 
     def rates(self, optimizer: RingOptimizer) -> RatesRecord:

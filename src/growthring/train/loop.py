@@ -97,7 +97,7 @@ class Loop:
         totals.stage, totals.epochs_in_stage, totals.steps_in_stage = totals.stage + 1, 0, 0
         if report is not None:
             totals.search_flops += report.search_flops
-            self.note(self.account.growth(report, self.plan))
+            self.note(self.account.growth(report))
 
     def _epoch(self) -> None:
         """The rest of the present epoch, its evaluation and its record."""
