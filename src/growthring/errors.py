@@ -33,3 +33,7 @@ class GrowthStepError(GrowthError, RuntimeError):
 
 class FadeError(GrowthError, RuntimeError):
     """A statistic over a growing width cannot fade in as it was planned to."""
+
+
+class GrowthWarning(UserWarning):
+    """A model is, or may be left, other than it looks: norms that still fade in, a run that ended early."""

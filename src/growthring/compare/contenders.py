@@ -72,6 +72,7 @@ def _rates(
 
 _PLAIN = _rates(None)  # one rate for all entries, as the rivals were published
 _PAPER = _rates("norm", output=None)  # output_rate=None: divided by C_0 as rates are adapted
+_PAPER_STATE: Settings = {"optimizer_options.state_at_growth": "reset"}  # of SGD's momentum
 _OURS: Settings = {"method": "paired", "variance_transfer": "paper"}
 
 
@@ -80,7 +81,14 @@ def _rival(method: str, text: str) -> Known:
 
 
 def _ours(text: str, variance: str, rates: Settings) -> Known:
-    return Known(text, _always({**_OURS, "variance_transfer": variance, **rates}))
+    settings = {**_OURS, "variance_transfer": variance, **rates}
+
+    def of(recipe: Recipe) -> Settings:
+        # a recipe of the paper's preset has the paper's state already
+        is_ours = recipe.plan.optimizer != "sgd" or recipe.plan.preset == "paper"
+        return settings if rates is not _PAPER or is_ours else {**settings, **_PAPER_STATE}
+
+    return Known(text, of)
 
 
 def _as_it_is(recipe: Recipe) -> Settings:
@@ -91,7 +99,7 @@ def _optimizer(
     text: str, name: str, lr: float, adaptation: str | None = None, **options: Any
 ) -> Known:
     """Another optimizer; its options replace the recipe's as a whole: momentum means nothing to Adam."""
-    whole = {**options, "rate_adaptation": adaptation, "output_rate": False}
+    whole = {**options, "rate_adaptation": adaptation, "output_rate": False, "ages": "ring"}
     return Known(text, _always({**_OURS, "optimizer": name, "lr": lr, "optimizer_options": whole}))
 
 

@@ -13,6 +13,7 @@ from growthring.core.rings import RingMap
 from growthring.growing.matching import parameter_rings
 from growthring.methods.base import Growth, Step
 from growthring.optim.base import RingOptimizer
+from growthring.optim.options import settle
 from growthring.optim.state import Grown, Regrow, grow_state
 from growthring.optim.wrap import ring_rates_of
 from growthring.planning.plan import Plan
@@ -87,6 +88,7 @@ def tell_rings(
     for optimizer in optimizers:
         ring_rates = ring_rates_of(optimizer)
         if isinstance(optimizer, RingOptimizer):
-            optimizer.bind_rings(of_parameters)
+            optimizer.bind_rings(of_parameters, plan.preset)
         elif ring_rates is not None:
+            settle(optimizer.param_groups, plan.preset, {})
             ring_rates.bind(of_parameters)

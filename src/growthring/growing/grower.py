@@ -2,40 +2,47 @@
 
 from __future__ import annotations
 
+import warnings
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
 from torch import nn
 
+from growthring.core.presets import preset_named
 from growthring.core.rings import RingMap
 from growthring.core.variance import Mode
-from growthring.core.widen import widen_constant
-from growthring.errors import GrowthError, GrowthStepError, InputError
+from growthring.errors import GrowthError, GrowthStepError, GrowthWarning, InputError
 from growthring.graph.check import check_finite, check_model, check_trainable
 from growthring.graph.isolation import own_settings, untouched
 from growthring.graph.magnitudes import effective
 from growthring.graph.snapshot import Snapshot
 from growthring.graph.wrappers import check_sharded
+from growthring.growing.ending import FadeReport, ended
 from growthring.growing.followers import changes_of, grow_optimizers, replay_of, tell_rings
 from growthring.growing.matching import (
     Optimizers,
     averaged_modules,
+    check_arguments,
     check_optimizers,
+    check_saved,
     check_shapes,
     chosen_method,
     find_stage,
 )
 from growthring.growing.module import GrowingModule
 from growthring.growing.outcome import Outcome
+from growthring.growing.pace import Pace, StepReport
 from growthring.growing.proof import prove
 from growthring.growing.report import GrowthReport
 from growthring.growing.transaction import all_or_nothing
-from growthring.growing.trials import Trial, make_trials
+from growthring.growing.trials import Trials
 from growthring.methods import Growth, GrowthMethod, Job, Step
 from growthring.methods.base import Loss, SearchBatch
 from growthring.methods.magnitudes import following_magnitudes
 from growthring.optim.state import drop_state
+from growthring.planning.layouts import layout_notes
 from growthring.planning.plan import Plan
 
 SearchBatches = Iterable[SearchBatch] | Callable[[int], Iterable[SearchBatch]]
@@ -44,8 +51,8 @@ SearchBatches = Iterable[SearchBatch] | Callable[[int], Iterable[SearchBatch]]
 class Grower:
     """Widens a seed model in place, stage by stage, until it has the shapes of the full model.
 
-    Parameter objects keep their identity, so optimizers, schedulers and hooks go on pointing at
-    them.
+    Call `step()` once after each optimizer step. Parameter objects keep their identity, so optimizers, schedulers
+    and hooks go on pointing at them. What is not given is as the plan's preset says (`growthring.core.presets`).
 
     Args:
         model: the seed from `plan.build_seed()`, or a model of some stage of the plan.
@@ -58,11 +65,12 @@ class Grower:
         method: how new units are made: "paired" (the paper's method), "net2net", "splitting",
             "firefly-split", "firefly", "gradmax", "random", or an object of `growthring.methods`
             with hyperparameters of its own.
-        variance_transfer: of method "paired": "preserving" (the default: rescale as far as the
-            function stays the same), "paper" (Table 1 to the letter), "constraint" (the appendix's
+        variance_transfer: of method "paired": "preserving" (rescale as far as the function stays the
+            same), "paper" (Table 1 to the letter), "constraint" (the appendix's
             theorem) or "off". The other methods have none, and refuse it.
         noise: size of the symmetry-breaking noise relative to the new weights' deviation; 0 is
             exact.
+        fade: share of a stage over which the statistics of norms over a grown width take new entries in.
         generator: source of all random numbers; by default one seeded from `torch.initial_seed()`.
         batches: (inputs, targets) for methods that search on data: something to iterate over anew at
             every growth (a DataLoader), or a function from a seed to such a thing.
@@ -70,11 +78,16 @@ class Grower:
 
     >>> import growthring as gr
     >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
-    >>> plan = gr.plan(net, torch.ones(1, 4), stages=2)
+    >>> plan = gr.plan(net, torch.ones(1, 4), total_steps=10)
     >>> seed = plan.build_seed()
-    >>> report = Grower(seed, plan, noise=0.0).grow()
-    >>> report.change.relative < 1e-5, seed[0].out_features
-    (True, 8)
+    >>> optimizer = torch.optim.SGD(seed.parameters(), lr=0.1)
+    >>> grower = Grower(seed, plan, optimizer)
+    >>> for _ in range(10):
+    ...     loss = seed(torch.ones(3, 4)).square().mean()
+    ...     optimizer.zero_grad(), loss.backward(), optimizer.step()
+    ...     if grower.step():
+    ...         print(seed[0].out_features, end=" ")
+    4 8
     """
 
     def __init__(
@@ -84,7 +97,8 @@ class Grower:
         optimizer: Optimizers = None,
         method: str | GrowthMethod = "paired",
         variance_transfer: Mode | None = None,
-        noise: float = 1e-3,
+        noise: float | None = None,
+        fade: float | None = None,
         generator: torch.Generator | None = None,
         averages: nn.Module | Sequence[nn.Module] | None = None,
         unknown_state: Literal["refuse", "reset"] = "refuse",
@@ -93,20 +107,12 @@ class Grower:
     ) -> None:
         check_model(model)
         check_trainable(model)
-        if not isinstance(plan, Plan):
-            raise InputError(f"plan is a {type(plan).__name__}; pass what gr.plan(...) returned.")
-        if generator is not None and not isinstance(generator, torch.Generator):
-            raise InputError(
-                f"generator is a {type(generator).__name__}; pass torch.Generator().manual_seed(...)."
-            )
-        if not 0 <= noise < 1:
-            raise InputError(
-                f"noise={noise!r}: a share of the new weights' deviation, from 0 to below 1."
-            )
-        if unknown_state not in ("refuse", "reset"):
-            raise InputError(f"unknown_state={unknown_state!r} is not 'refuse' or 'reset'.")
+        preset = preset_named(getattr(plan, "preset", "default"))
+        noise = preset.noise if noise is None else noise
+        self.fade = preset.fade if fade is None else fade
+        check_arguments(plan, generator, noise, self.fade, unknown_state)
         self.model, self.plan, self.noise, self.unknown_state = model, plan, noise, unknown_state
-        self.method = chosen_method(method, variance_transfer)
+        self.method = chosen_method(method, variance_transfer, preset.variance_transfer)
         self._batches, self._loss = batches, loss
         if self.method.searches and (batches is None or loss is None):
             raise InputError(
@@ -126,15 +132,18 @@ class Grower:
         averaged = averaged_modules(averages, model, plan, stage)
         self._main = GrowingModule(model, plan)
         self._averages = [GrowingModule(module, plan) for module in averaged]
-        self._trials: list[Trial] = []
-        self._trial_notes: list[str] = []
-        self._trials_for: object = None
+        self._trials = Trials(model, plan)
+        self._pace = Pace(plan, stage)
+        self._pace.fading = len(self._main.fades)
+        for note in layout_notes(plan, model):
+            warnings.warn(note, GrowthWarning, stacklevel=2)
         if not self.is_full:
             with own_settings():
                 prove(plan, self.method)
         all_or_nothing(
             self._roots, lambda: tell_rings(self.optimizers, self.model, self.plan, self.rings)
         )
+        weakref.finalize(self, self._pace.farewell)
 
     @property
     def stage(self) -> int:
@@ -143,8 +152,40 @@ class Grower:
 
     @property
     def is_full(self) -> bool:
-        """Whether the last stage is reached."""
+        """Whether the last stage is reached. Norms may still fade in: see `is_complete`."""
         return self.stage == self.plan.num_stages - 1
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the model has its full size and nothing is fading in: it is all that its state_dict says."""
+        return self.is_full and not self.fading_norms
+
+    def step(self) -> StepReport:
+        """Tells that a training step was taken: once after each `optimizer.step()`, it is all that a loop needs.
+
+        Grows when the plan says so, and lets the statistics of norms fade in.
+
+        Returns:
+            What happened; true if anything did. `print` it.
+
+        Raises:
+            InputError: the plan does not know how long the run is.
+            GrowthStepError: a growth failed; it is tried again after the next step.
+        """
+        pace, fading = self._pace, len(self._main.fades)
+        pace.count()
+        growth, ended = None, 0
+        try:
+            if pace.is_due:
+                growth = self.grow()
+            elif fading:
+                self.advance(pace.progress)
+                ended = fading - len(self._main.fades)
+        except BaseException:
+            pace.step -= 1
+            raise
+        left = len(self._main.fades)
+        return StepReport(pace.step, pace.total, self.stage, growth, ended, left, self.is_complete)
 
     def grow(self, measure: bool = True) -> GrowthReport:
         """Grows the model to the next stage, in place.
@@ -161,7 +202,7 @@ class Grower:
                 f"the model is at stage {self.stage}, the last of {self.plan.num_stages}; it has its full size."
             )
         try:
-            return all_or_nothing(self._roots, lambda: self._grow(measure))
+            report = all_or_nothing(self._roots, lambda: self._grow(measure))
         except GrowthError:
             raise
         except Exception as error:
@@ -169,6 +210,10 @@ class Grower:
                 f"growing to stage {self.stage + 1} failed ({type(error).__name__}: {error}); model, "
                 "optimizer and grower are as they were."
             ) from error
+        torch.clear_autocast_cache()  # an open autocast would go on with casts of the old weights
+        self._pace.enter(self.stage)
+        self._pace.fading = len(self._main.fades)
+        return report
 
     def _grow(self, measure: bool) -> GrowthReport:
         plan, main = self.plan, self._main
@@ -178,7 +223,7 @@ class Grower:
             check_finite(each.module)
         step = self._step(self.stage + 1, self.method.mode)
         start = Snapshot(self._roots, values=False, code=False)
-        trials = self._find_trials() if measure else []
+        trials, notes = self._trials.find() if measure else ([], [])
         outcome = Outcome(self.model, step, self.stage + 1, trials)
         for hold_norms in (False, True):
             growth = following_magnitudes(self._search(step, hold_norms), step)
@@ -200,32 +245,43 @@ class Grower:
             average.install(step, replay(tensors), growth.gradient_divisors(tensors))
         self.rings.append(step.after)
         changed = changes_of(step, main.tensors, grown, divisors)
-        notes = list(self._trial_notes if measure else ())
-        notes += grow_optimizers(
+        told = grow_optimizers(
             self.optimizers, changed, replay, self.rings.num_rings, self.unknown_state
         )
         tell_rings(self.optimizers, self.model, plan, self.rings)
-        return outcome.report(growth, len(main.fades), notes)
+        return outcome.report(growth, len(main.fades), [*notes, *told])
 
     def advance(self, progress: float) -> None:
         """Tells how much of the present stage is done (0 to 1), so that faded statistics come in.
 
-        Call it once per training step where the model has layer or RMS norms over a growing width;
-        at 1 those norms are plain modules again. Without such norms it does nothing.
+        `step` does it; call it once per training step where you call `grow` yourself and the model has layer or
+        RMS norms over a growing width. After the share `fade` of the stage those norms are plain modules
+        again. Without such norms it does nothing.
         """
         if not 0 <= progress <= 1:
             raise InputError(
                 f"progress={progress!r}: the share of the stage that is done, from 0 to 1."
             )
+        faded = min(1.0, progress / self.fade)
         for module in self._modules:
-            module.fades.advance(progress)
-        if progress == 1:
+            module.fades.advance(faded)
+        if faded == 1 and self.fading_norms:
             self.finish()
 
-    def finish(self) -> None:
-        """Ends every fade: nothing of growthring is left on the model."""
-        for module in self._modules:
-            module.fades.finish()
+    def finish(self) -> FadeReport:
+        """Ends every fade, at whatever point: nothing of growthring is left on the model and its averages.
+
+        Returns:
+            Which norms were still fading in, and how far the model's outputs moved on the plan's example inputs.
+        """
+        inputs = self.plan.inputs_for(self.model)
+        report = ended(self.model, self._main.fades, inputs, self._finish_averages)
+        self._pace.fading = 0
+        return report
+
+    def _finish_averages(self) -> None:
+        for average in self._averages:
+            average.fades.finish()
 
     @property
     def fading_norms(self) -> dict[str, float]:
@@ -233,7 +289,7 @@ class Grower:
         return self._main.fades.progress()
 
     def state_dict(self) -> dict[str, Any]:
-        """What growth needs to remember: stage, rings, fades, generator.
+        """What growth needs to remember: stage, steps, rings, fades, generator.
 
         The model's own state_dict stays plain; save both.
         """
@@ -243,6 +299,7 @@ class Grower:
             "widths": [self.plan.named_widths(t) for t in range(self.plan.num_stages)],
             "fades": self._main.fades.state_dict(),
             "generator": self.generator.get_state(),
+            "pace": self._pace.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -251,31 +308,15 @@ class Grower:
         `load_state_dict` of the model, then of the averages and optimizers, can follow. Optimizer
         state of parameters that changed is dropped: it is theirs to bring back.
         """
-        missing = [k for k in ("stage", "rings", "widths", "fades", "generator") if k not in state]
-        if missing:
-            raise InputError(
-                f"the state lacks '{missing[0]}': it is not whole, or not from Grower.state_dict()."
-            )
-        widths = [self.plan.named_widths(t) for t in range(self.plan.num_stages)]
-        if list(state["widths"]) != widths:
-            raise InputError("the saved growth follows another plan: its widths per stage differ.")
-        stage = int(state["stage"])
-        if stage < self.stage:
-            raise InputError(
-                f"the model is at stage {self.stage}, the saved growth at stage {stage}; start "
-                "from plan.build_seed()."
-            )
+        stage = check_saved(state, self.plan, self.stage)
         all_or_nothing(self._roots, lambda: self._load(stage, state))
+        self._pace.load_state_dict(state.get("pace", {}), stage)
+        self._pace.fading = len(self._main.fades)
 
     def _load(self, stage: int, state: Mapping[str, Any]) -> None:
         step = self._step(stage, "off")
         for module in self._modules:
-            tensors, grown = module.tensors, {}
-            for name, spec in self.plan.groups.specs.items():
-                if step.changes(spec):
-                    layouts = step.layouts(spec.axes)
-                    grown[name] = widen_constant(tensors[name].detach(), layouts, 0.0)
-            module.install(step, grown, {})
+            module.enter(step)
             module.fades.load_state_dict(state["fades"])
         self.rings.load_state_dict(state["rings"])
         if self.stage != stage:
@@ -293,15 +334,6 @@ class Grower:
     @property
     def _modules(self) -> list[GrowingModule]:
         return [self._main, *self._averages]
-
-    def _find_trials(self) -> list[Trial]:
-        """The passes that growths are measured on: found once, and again if the model was moved or cast."""
-        kind = {(p.device, p.dtype) for p in self.model.parameters()}
-        if self._trials_for != kind:
-            inputs = self.plan.inputs_for(self.model)
-            self._trials, self._trial_notes = make_trials(self.model, inputs, self.plan.outputs)
-            self._trials_for = kind
-        return self._trials
 
     @property
     def _roots(self) -> list[Any]:

@@ -167,10 +167,51 @@ def _output_width(plan: Plan, spec: TensorSpec) -> int | None:
     return width
 
 
-def chosen_method(method: str | GrowthMethod, variance_transfer: Mode | None) -> GrowthMethod:
-    """The method that was asked for; variance transfer is a matter of "paired" alone."""
+def check_arguments(
+    plan: Any, generator: Any, noise: float, fade: float, unknown_state: str
+) -> None:
+    """Refuses arguments of a `Grower` that cannot be."""
+    if not isinstance(plan, Plan):
+        raise InputError(f"plan is a {type(plan).__name__}; pass what gr.plan(...) returned.")
+    if generator is not None and not isinstance(generator, torch.Generator):
+        raise InputError(
+            f"generator is a {type(generator).__name__}; pass torch.Generator().manual_seed(...)."
+        )
+    if not 0 < fade <= 1:
+        raise InputError(f"fade={fade!r}: a share of each stage, above 0 and at most 1.")
+    if not 0 <= noise < 1:
+        raise InputError(
+            f"noise={noise!r}: a share of the new weights' deviation, from 0 to below 1."
+        )
+    if unknown_state not in ("refuse", "reset"):
+        raise InputError(f"unknown_state={unknown_state!r} is not 'refuse' or 'reset'.")
+
+
+def check_saved(state: Mapping[str, Any], plan: Plan, at: int) -> int:
+    """The stage of a saved growth that a model at stage `at` can take up."""
+    missing = [k for k in ("stage", "rings", "widths", "fades", "generator") if k not in state]
+    if missing:
+        raise InputError(
+            f"the state lacks '{missing[0]}': it is not whole, or not from Grower.state_dict()."
+        )
+    widths = [plan.named_widths(t) for t in range(plan.num_stages)]
+    if list(state["widths"]) != widths:
+        raise InputError("the saved growth follows another plan: its widths per stage differ.")
+    stage = int(state["stage"])
+    if stage < at:
+        raise InputError(
+            f"the model is at stage {at}, the saved growth at stage {stage}; start "
+            "from plan.build_seed()."
+        )
+    return stage
+
+
+def chosen_method(
+    method: str | GrowthMethod, variance_transfer: Mode | None, default: Mode
+) -> GrowthMethod:
+    """The method that was asked for; variance transfer, `default` if not given, is a matter of "paired" alone."""
     if method == Paired.name:
-        return Paired("preserving" if variance_transfer is None else variance_transfer)
+        return Paired(default if variance_transfer is None else variance_transfer)
     if variance_transfer is not None:
         name = method if isinstance(method, str) else getattr(method, "name", type(method).__name__)
         raise InputError(

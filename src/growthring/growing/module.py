@@ -66,6 +66,16 @@ class GrowingModule:
         self._follow(step)
         self.fades.extend(step.plan.groups.statistics, step.before, step.after)
 
+    def enter(self, step: Step) -> None:
+        """Takes on the shapes of a step; what new entries hold is for a saved state to say."""
+        tensors = self.tensors
+        grown = {
+            name: widen_constant(tensors[name].detach(), step.layouts(spec.axes), 0.0)
+            for name, spec in self.plan.groups.specs.items()
+            if step.changes(spec)
+        }
+        self.install(step, grown, {})
+
     def _follow(self, step: Step) -> None:
         plan = self.plan
         if plan.build is None:

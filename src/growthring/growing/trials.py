@@ -18,6 +18,7 @@ from growthring.graph.isolation import NO_MEMORY, untouched
 from growthring.graph.snapshot import Snapshot
 from growthring.graph.trace import ExampleInputs
 from growthring.growing.verify import Outputs, Verification, outputs_of
+from growthring.planning.plan import Plan
 
 # A change below so many units in the last place is rounding in any model. In 64 bits there is room: what
 # is wrong changes outputs by far more, and deep networks need not be run again to see how they round.
@@ -36,6 +37,23 @@ class Trial:
 
     inputs: ExampleInputs
     training: bool
+
+
+class Trials:
+    """The passes that growths of a model are measured on: found once, and again if it was moved or cast."""
+
+    def __init__(self, model: nn.Module, plan: Plan) -> None:
+        self._model, self._plan = model, plan
+        self._found: tuple[list[Trial], list[str]] = [], []
+        self._kind: object = None
+
+    def find(self) -> tuple[list[Trial], list[str]]:
+        """The passes, and notes."""
+        kind = {(p.device, p.dtype) for p in self._model.parameters()}
+        if self._kind != kind:
+            inputs = self._plan.inputs_for(self._model)
+            self._found, self._kind = make_trials(self._model, inputs, self._plan.outputs), kind
+        return self._found
 
 
 def make_trials(

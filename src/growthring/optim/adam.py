@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.optim.adam import adam
 from torch.optim.optimizer import ParamsT
 
-from growthring.optim.ages import ages, corrections
+from growthring.optim.ages import corrections
 from growthring.optim.base import RingOptimizer
 from growthring.optim.geometry import as_real
 from growthring.optim.options import RingOptions
@@ -19,12 +19,12 @@ Betas = tuple[float | Tensor, float | Tensor]
 
 
 class Adam(RingOptimizer, torch.optim.Adam):
-    """`torch.optim.Adam`; with a Grower, each ring has its own age and rate.
+    """`torch.optim.Adam`; with a Grower, each ring can have its own age and rate.
 
-    Bias correction uses the steps that a ring has seen, so a new ring does not start with the huge or
-    tiny steps of moments that were corrected for an older one. That is the paper's rate adaptation
-    for Adam. `rate_adaptation="norm"` multiplies each ring's rate by ‖W_k‖ / ‖W_0‖ on top of it;
-    None is the paper's rule alone.
+    With `ages="ring"` (the paper's rate adaptation for Adam) bias correction uses the steps that a ring has seen,
+    so a new ring does not start with the huge or tiny steps of moments that were corrected for an older one.
+    `rate_adaptation="norm"` multiplies each ring's rate by ‖W_k‖ / ‖W_0‖. Neither helped in our trials
+    (docs/rates.md), so by default this is torch's Adam.
 
     Args:
         params: parameters or parameter groups; groups may have ring options of their own.
@@ -130,7 +130,7 @@ class Adam(RingOptimizer, torch.optim.Adam):
         batch, decay = self._batch(params), group["weight_decay"]
         rates = self._factors(group, params) * group["lr"]
         torch._foreach_add_(steps, torch.tensor(1.0))
-        table = [ages(self.state[p], self._ring_rates.num_rings) for p in params]
+        table = self._ages(group, params)
         first = corrections(beta1, table, rates)
         second = corrections(beta2, table, rates).sqrt_()
         originals, params = params, list(map(as_real, params))

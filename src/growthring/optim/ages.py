@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 
-def ages(state: dict[str, Any], num_rings: int) -> tuple[float, ...]:
-    """Steps that each ring of a parameter has seen, the present one included.
+def ages(state: dict[str, Any], num_rings: int, is_own: bool = True) -> tuple[float, ...]:
+    """Steps that each ring of a parameter has seen, the present one included; or not its own, but the parameter's.
 
     A parameter's state holds `births`, the value of `step` when each ring was added.
 
@@ -18,6 +18,8 @@ def ages(state: dict[str, Any], num_rings: int) -> tuple[float, ...]:
     (7.0, 2.0)
     """
     step = float(state["step"])
+    if not is_own:
+        return (step,) * num_rings
     births = state.get("births", ())
     births = (*births, *[0] * (num_rings - len(births)))
     return tuple(max(step - b, 1.0) for b in births)

@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
 from growthring.errors import InputError
-from growthring.optim.ages import ages, corrections
+from growthring.optim.ages import corrections
 from growthring.optim.base import RingOptimizer
 from growthring.optim.geometry import as_real
 from growthring.optim.options import RingOptions
@@ -94,7 +94,7 @@ class AvaGrad(RingOptimizer, Optimizer):
         grads = [as_real(p.grad) for p in params if p.grad is not None]
         states = [self.state[p] for p in params]
         torch._foreach_add_([s["step"] for s in states], torch.tensor(1.0))
-        table = [ages(s, self._ring_rates.num_rings) for s in states]
+        table = self._ages(group, params)
         values = list(map(as_real, params))
         means = [as_real(s["exp_avg"]) for s in states]
         squares = [as_real(s["exp_avg_sq"]) for s in states]

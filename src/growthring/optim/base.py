@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from growthring.core.presets import PresetName
 from growthring.errors import InputError
+from growthring.optim.ages import ages
 from growthring.optim.geometry import ParameterRings, RingBatch
 from growthring.optim.options import (
     DEFAULTS,
@@ -17,7 +19,9 @@ from growthring.optim.options import (
     check_options,
     complete,
     loaded_groups,
+    option,
     saved_groups,
+    settle,
 )
 from growthring.optim.ringrates import RingRates, buckets
 
@@ -34,12 +38,13 @@ class RingOptimizer(Optimizer):
     # A parameter's state in which every ring needs a life of its own (Adam's age) is always ringed.
     _rings_have_state = False
     _takes_sparse = True
-    # Options of this class that differ from DEFAULTS.
-    _ring_defaults: ClassVar[Mapping[str, Any]] = {}
+    # Options of this class that differ from what a preset says, by preset.
+    _preset_options: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    _preset: str | None = None  # of the plan whose Grower has bound it
 
     def _init_rings(self, given: RingOptions) -> None:
         """Checks the options and writes them to every group (groups may bring their own)."""
-        options = complete(given, self._ring_defaults)
+        options = complete(given)
         self.defaults |= options
         for group in self.param_groups:
             for name, value in options.items():
@@ -52,6 +57,8 @@ class RingOptimizer(Optimizer):
         if "rate_adaptation" in self.defaults:  # else _init_rings checks
             check_options({**self.defaults, **param_group})
         super().add_param_group(param_group)
+        if self._preset is not None:
+            settle(self.param_groups[-1:], self._preset, self._preset_options)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_ring_rates": self._ring_rates}
@@ -59,7 +66,7 @@ class RingOptimizer(Optimizer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         for group in self.param_groups:
-            for name, value in {**DEFAULTS, **self._ring_defaults}.items():
+            for name, value in DEFAULTS.items():
                 group.setdefault(name, self.defaults.get(name, value))
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -85,8 +92,10 @@ class RingOptimizer(Optimizer):
 
     # What a Grower does with it.
 
-    def bind_rings(self, rings: Mapping[Tensor, ParameterRings]) -> None:
-        """Tells the optimizer the rings of its parameters."""
+    def bind_rings(
+        self, rings: Mapping[Tensor, ParameterRings], preset: PresetName = "default"
+    ) -> None:
+        """Tells the optimizer the rings of its parameters; the preset decides what was left to it."""
         for group in self.param_groups:
             for name in ("fused", "capturable", "differentiable"):
                 if group.get(name):
@@ -95,6 +104,8 @@ class RingOptimizer(Optimizer):
                         f"cannot know rings. Leave {name} out, or use torch.optim.{type(self).__name__} "
                         "with the Grower, which then only carries its state."
                     )
+        settle(self.param_groups, preset, self._preset_options)
+        self._preset = preset
         self._ring_rates.bind(rings)
 
     # Diagnostics.
@@ -106,7 +117,7 @@ class RingOptimizer(Optimizer):
         >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
         >>> plan = gr.plan(net, torch.ones(1, 4), stages=2)
         >>> seed = plan.build_seed()
-        >>> optimizer = gr.optim.SGD(seed.parameters(), lr=0.1)
+        >>> optimizer = gr.optim.SGD(seed.parameters(), lr=0.1, output_rate=True)
         >>> grower = gr.Grower(seed, plan, optimizer=optimizer)
         >>> optimizer.rate_factors()["2.weight"].tolist()  # the output layer: 1 / C_0
         [0.5]
@@ -150,7 +161,9 @@ class RingOptimizer(Optimizer):
     def _is_ringed(self, group: Mapping[str, Any], parameter: Tensor) -> bool:
         ring_rates = self._ring_rates
         return ring_rates.has_factors(group, parameter) or (
-            self._rings_have_state and ring_rates.has_rings(parameter)
+            self._rings_have_state
+            and option(group, "ages") == "ring"
+            and ring_rates.has_rings(parameter)
         )
 
     def _check_gradients(self) -> None:
@@ -203,6 +216,13 @@ class RingOptimizer(Optimizer):
 
     def _factors(self, group: Mapping[str, Any], parameters: Sequence[Tensor]) -> Tensor:
         return self._ring_rates.factors(group, parameters)
+
+    def _ages(
+        self, group: Mapping[str, Any], parameters: Sequence[Tensor]
+    ) -> list[tuple[float, ...]]:
+        """Steps that each ring of each parameter has seen, or with shared ages the parameter."""
+        is_own, count = option(group, "ages") == "ring", self._ring_rates.num_rings
+        return [ages(self.state[p], count, is_own) for p in parameters]
 
     def _batch(self, parameters: Sequence[Tensor]) -> RingBatch:
         return self._ring_rates.batch(parameters)

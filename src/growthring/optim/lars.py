@@ -32,7 +32,7 @@ class LARS(RingOptimizer, Optimizer):
         momentum, dampening, weight_decay, nesterov, maximize: as in `torch.optim.SGD`.
         trust_coefficient: τ; None in a group leaves r at 1 there (biases and norms, say).
         foreach: accepted as in torch; all devices use the foreach form.
-        rings: see `RingOptions`; `state_at_growth` is "reset", as for SGD.
+        rings: see `RingOptions`.
 
     >>> w = torch.nn.Parameter(torch.tensor([3.0, 4.0]))
     >>> w.grad = torch.tensor([0.0, 10.0])
@@ -42,9 +42,8 @@ class LARS(RingOptimizer, Optimizer):
     """
 
     _takes_sparse = False
-    _ring_defaults: ClassVar[Mapping[str, Any]] = {
-        "rate_adaptation": None,
-        "state_at_growth": "reset",
+    _preset_options: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "paper": {"rate_adaptation": None, "state_at_growth": "reset"}
     }
 
     def __init__(

@@ -23,8 +23,7 @@ class SGD(RingOptimizer, torch.optim.SGD):
         momentum, dampening, weight_decay, nesterov, maximize, foreach, differentiable, fused: as in
             torch (differentiable and fused without a Grower only). Weight decay is part of the
             gradient, so its rate is the ring's too.
-        rings: see `RingOptions`. For SGD `output_rate` is on with rate adaptation, and
-            `state_at_growth` is "reset", as in the paper.
+        rings: see `RingOptions`.
 
     >>> w = torch.nn.Parameter(torch.ones(2))
     >>> w.grad = torch.ones(2)
@@ -33,7 +32,9 @@ class SGD(RingOptimizer, torch.optim.SGD):
     [0.5, 0.5]
     """
 
-    _ring_defaults: ClassVar[Mapping[str, Any]] = {"output_rate": None, "state_at_growth": "reset"}
+    _preset_options: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "paper": {"output_rate": None, "state_at_growth": "reset"}
+    }
 
     def __init__(
         self,

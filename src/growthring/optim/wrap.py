@@ -53,7 +53,7 @@ def with_rings(optimizer: AnyOptimizer, **rings: Unpack[RingOptions]) -> AnyOpti
     check_plain(optimizer)
     if ring_rates_of(optimizer) is not None:
         raise InputError(f"this {type(optimizer).__name__} has rings already.")
-    options = complete(rings, {})
+    options = complete(rings)
     for group in optimizer.param_groups:
         check_options({**options, **group})
         _check_formula(optimizer, group)

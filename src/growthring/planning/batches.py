@@ -7,6 +7,7 @@ import numbers
 
 from growthring.errors import PlanError
 from growthring.planning.costs import Footprint
+from growthring.planning.lengths import Lengths, steps_within
 from growthring.planning.options import PlanOptions
 from growthring.planning.plan import Plan
 from growthring.planning.schedule import batch_sizes, check_list, check_whole, rate_factors
@@ -25,11 +26,19 @@ def with_batches(plan: Plan, options: PlanOptions) -> Plan:
         ]
     elif isinstance(options.batch_size, numbers.Integral):
         size = check_whole("batch_size", options.batch_size)
-        sizes = batch_sizes(size, options.stages, options.batch_growth)
+        sizes = batch_sizes(size, plan.num_stages, options.batch_growth)
     else:
-        sizes = check_list("batch_size", options.batch_size, options.stages)
+        sizes = check_list("batch_size", options.batch_size, plan.num_stages)
     factors = rate_factors(sizes, options.batch_rate)
     return plan.at_same_widths(batch_sizes=tuple(sizes), rate_factors=tuple(factors))
+
+
+def lasting(plan: Plan, options: PlanOptions, lengths: Lengths) -> Plan:
+    """The plan with stages of those lengths."""
+    steps = lengths.steps
+    if options.steps_per_epoch is not None:
+        steps = steps_within(lengths.epochs, plan.batch_sizes, options.steps_per_epoch)
+    return plan.at_same_widths(shares=lengths.shares, epochs=lengths.epochs, stage_steps=steps)
 
 
 def _largest_batch(footprint: Footprint, memory: float, optimizer: str, stage: int) -> int:

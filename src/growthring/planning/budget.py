@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from growthring.errors import PlanError
-from growthring.planning.batches import with_batches
-from growthring.planning.epochs import possible_epochs
+from growthring.planning.batches import lasting, with_batches
+from growthring.planning.lengths import fractions_of, possible_lengths
 from growthring.planning.options import PlanOptions
 from growthring.planning.plan import Plan
 from growthring.planning.widths import choose_widths
@@ -21,34 +21,40 @@ _NEAR = 0.03  # a share that is so little below the budget needs no other growth
 
 
 def within_budget(
-    plan: Plan, options: PlanOptions, explicit: Mapping[str, Sequence[int]], budget: float
+    plan: Plan,
+    options: PlanOptions,
+    explicit: Mapping[str, Sequence[int]],
+    fractions: Sequence[float],
 ) -> Plan:
-    """The dearest plan within the budget: by first_epochs, and where that cannot come near it, by growth.
+    """The dearest plan within `options.budget`: by grown_at, or of the paper's schedules first_epochs and growth.
 
     Args:
         plan: as it is without a budget.
         options: that it was made with.
         explicit: widths by group name that stay.
-        budget: share of the cost of fixed-size training.
+        fractions: of the full width at every stage.
 
     Raises:
         PlanError: no schedule is that cheap.
     """
     best: tuple[float, Plan, float | None] | None = None
-    lowest = 1.0
+    budget, lowest = options.budget or 1.0, 1.0
     for rate in _rates(options, is_free=not explicit):
         is_lower = (rate or 0.0) < (options.growth or 0.0)
         is_higher = (rate or 0.0) > (options.growth or 0.0)
         if is_lower if best is not None else is_higher:
             continue  # a lower rate only makes it cheaper, a higher one dearer
-        widths = choose_widths(plan.groups, options.changed(growth=rate), explicit)
+        at_rate = options.changed(growth=rate)
+        if rate != options.growth:
+            fractions = fractions_of(at_rate)
+        widths = choose_widths(plan.groups, at_rate, explicit, fractions)
         tried = plan
         if widths != plan.stage_widths:
             tried = with_batches(replace(plan, stage_widths=widths), options)
         tried = tried.measure() if options.budget_of == "seconds" else tried
-        tried.footprints  # noqa: B018 - counted once for all epochs
-        for epochs in possible_epochs(options):
-            candidate = tried.at_same_widths(epochs=epochs)
+        tried.footprints  # noqa: B018 - counted once for all lengths
+        for lengths in possible_lengths(options, fractions):
+            candidate = lasting(tried, options, lengths)
             share = _share(candidate, options)
             lowest = min(lowest, share)
             if share <= budget and (best is None or share > best[0]):
@@ -58,10 +64,11 @@ def within_budget(
     if best is None:
         raise PlanError(
             f"budget={budget!r}: no schedule of {plan.num_stages} stages from {options.start} of the width is "
-            f"that cheap; the cheapest takes {lowest:.1%}. Choose a smaller start or more stages."
+            f"that cheap; the cheapest takes {lowest:.1%}. Choose a smaller start or a larger budget."
         )
     share, chosen, rate = best
-    note = f"budget {budget:.0%} of {options.budget_of}: {chosen.epochs[0]} epochs in stage 0"
+    grown_at = 1 - chosen.shares[-1]
+    note = f"budget {budget:.0%} of {options.budget_of}: full size after {grown_at:.0%} of the training"
     note += "" if rate == options.growth else f", growth {rate:.2g}"
     return chosen.at_same_widths(notes=(*chosen.notes, f"{note}; {share:.2%} is planned."))
 
@@ -69,7 +76,7 @@ def within_budget(
 def _rates(options: PlanOptions, is_free: bool) -> Iterator[float | None]:
     """The growth rate that was asked for, then others, where there is one that can be changed."""
     yield options.growth
-    if options.growth is not None and options.schedule != "linear" and is_free:
+    if options.growth is not None and options.schedule in ("published", "recursive") and is_free:
         yield from (options.growth * factor for factor in _FACTORS)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from growthring.core.presets import PresetName, preset_named
 from growthring.errors import InputError, PlanError
 from growthring.graph.analysis import Build
 from growthring.graph.choosing import Heads
@@ -35,6 +36,16 @@ Widths = Mapping[str, Sequence[int]] | Sequence[tuple[str, Sequence[int]]]
 LATER = {"later": True}
 
 
+class _Unset:
+    """Of an option that was not given: the preset decides."""
+
+    def __repr__(self) -> str:
+        return "<preset>"
+
+
+UNSET: Any = _Unset()
+
+
 @dataclass(frozen=True)
 class PlanOptions:
     """What `growthring.plan` is asked for; it takes each option as a keyword, too.
@@ -42,20 +53,27 @@ class PlanOptions:
     A recipe holds one, and `--set` and contenders change its options under the same names.
 
     Attributes:
-        stages: number of stages, the seed's included.
+        preset: "default", or "paper" for the paper's schedule, rates and variance transfer, see
+            `growthring.core.presets`.
+        stages: number of stages, the seed's included; None takes doublings, as many as the run has room for.
         start: share of the full width at stage 0.
         growth: growth rate of widths per stage (paper's p_c); None grows evenly to the full width.
         epochs: of the whole training, or a list over stages (in a recipe a number).
-        first_epochs: epochs of stage 0; by default a twentieth of all, as published.
-        epoch_growth: growth rate of epochs per stage (p_t); the last stage takes the rest.
+        total_steps: optimizer steps of the whole training, instead of epochs: growth then need not wait for the end
+            of an epoch.
+        steps_per_epoch: optimizer steps of an epoch, so that `Grower.step` knows how long `epochs` are.
+        grown_at: of schedule "ramp": share of the training after which the model has its full size.
+        first_epochs: of "published" and "recursive": epochs of stage 0; by default a twentieth of all.
+        epoch_growth: of the same: growth rate of epochs per stage (p_t); the last stage takes the rest.
         batch_size: of the last stage, or a list over stages (in a recipe a number).
         batch_growth: how much larger batches are one stage earlier (p_b).
         batch_rate: how the learning rate follows the batch size: "none" (the paper), "linear", "sqrt".
-        schedule: "published", "recursive" (eqs. 6 and 7 to the letter) or "linear".
+        schedule: "ramp" (few stages, the width follows a straight line in time), "published" (the paper's numbers),
+            "recursive" (eqs. 6 and 7 to the letter) or "linear" (equal steps, equal lengths).
         round_to: widths are rounded to multiples of this, and of each group's own unit.
         freeze: names or globs of modules, parameters or groups that must not grow.
-        budget: share of the cost of fixed-size training (0 to 1) to stay within; first_epochs (unless given), then
-            growth are chosen to meet it.
+        budget: share of the cost of fixed-size training (0 to 1) to stay within; grown_at is chosen to meet it, or
+            in the paper's schedules first_epochs (unless given), then growth.
         optimizer: whose state the memory counts, and that a recipe trains with: sgd, adam, adamw, avagrad, lars or
             (of a plan only) none.
         budget_of: "flops", or "seconds", measured on this machine.
@@ -71,21 +89,23 @@ class PlanOptions:
 
     >>> PlanOptions(stages=3).changed(epochs=30).epochs
     30
+    >>> PlanOptions(preset="paper").stages
+    9
     >>> PlanOptions(stages=0)
     Traceback (most recent call last):
     growthring.errors.PlanError: stages=0: a plan needs a whole number of stages, at least 1.
     """
 
-    stages: int = field(default=9, metadata={"bounds": (1, 1_000)})
+    stages: int | None = field(default=UNSET, metadata={"bounds": (1, 1_000)})
     start: float = 0.25
-    growth: float | None = 0.2
-    epochs: int | Sequence[int] = field(default=160, metadata={"bounds": (1, 10**9)})
+    growth: float | None = UNSET
+    epochs: int | Sequence[int] | None = field(default=UNSET, metadata={"bounds": (1, 10**9)})
     first_epochs: int | None = field(default=None, metadata={"bounds": (1, 10**9)})
     epoch_growth: float = 0.2
     batch_size: int | Sequence[int] = field(default=128, metadata={"bounds": (1, 10**7)})
     batch_growth: float = 0.0
     batch_rate: Literal["none", "linear", "sqrt"] = "none"
-    schedule: ScheduleKind = "published"
+    schedule: ScheduleKind = UNSET
     round_to: int = field(default=2, metadata={"bounds": (1, 10**6)})
     freeze: tuple[str, ...] = ()
     budget: float | None = None
@@ -96,15 +116,24 @@ class PlanOptions:
     heads: Heads = field(default="auto", metadata=LATER)
     outputs: Sequence[str] | None = field(default=None, metadata=LATER)
     build: Build | None = field(default=None, metadata=LATER)
+    preset: PresetName = "default"
+    total_steps: int | None = field(default=None, metadata={**LATER, "bounds": (1, 10**15)})
+    steps_per_epoch: int | None = field(default=None, metadata={**LATER, "bounds": (1, 10**12)})
+    grown_at: float = field(default=0.5, metadata=LATER)
 
     def __post_init__(self) -> None:
-        """Checks what can be told without a model, and turns what can be read only once into tuples."""
-        check_stages(self.stages)
+        """Takes from the preset what was not given, checks what can be told without a model, makes lists tuples."""
+        for name, value in preset_named(self.preset).plan.items():
+            if getattr(self, name) is UNSET:
+                is_length = name == "epochs" and self.total_steps is not None
+                object.__setattr__(self, name, None if is_length else value)
+        if self.stages is not None:
+            check_stages(self.stages)
         check_schedule(self.schedule)
         check_start(self.start)
         if self.growth is not None:
             check_rate("growth", self.growth)
-        self._check_count("epochs", self.epochs)
+        self._check_lengths()
         if self.first_epochs is not None:
             check_whole("first_epochs", self.first_epochs)
         check_rate("epoch_growth", self.epoch_growth)
@@ -152,14 +181,62 @@ class PlanOptions:
         for name in changes:
             if name not in OPTIONS:
                 raise InputError(f"there is no plan option '{name}'; {nearest(name, OPTIONS)}.")
+        if (
+            changes.get("preset", self.preset) != self.preset
+        ):  # whatever was not given is the new one's
+            changes = {**dict.fromkeys(preset_named(changes["preset"]).plan, UNSET), **changes}
+        if changes.get("total_steps") is not None:
+            changes = {"epochs": None, **changes}
+        if changes.get("epochs") is not None:
+            changes = {"total_steps": None, **changes}
         return dataclasses.replace(self, **changes)
+
+    @property
+    def listed_stages(self) -> int | None:
+        """Number of stages that lists over stages have, where one is given."""
+        lists = [self.epochs, self.batch_size, *(widths for _, widths in self.width_pairs)]
+        return next((len(one) for one in lists if isinstance(one, Sequence)), None)
+
+    @property
+    def width_pairs(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """(name or glob, widths over stages) as they were asked for."""
+        pairs: Any = self.widths or ()  # whatever was given, pairs are kept
+        return tuple(pairs)
+
+    def _check_lengths(self) -> None:
+        """The length of the run: in epochs, in steps, or open."""
+        if self.epochs is not None:
+            self._check_count("epochs", self.epochs)
+        for name in ("total_steps", "steps_per_epoch"):
+            if getattr(self, name) is not None:
+                check_whole(name, getattr(self, name))
+        if self.total_steps is not None and self.epochs is not None:
+            raise PlanError(
+                f"total_steps={self.total_steps} and epochs={self.epochs} both give the length of the run: leave "
+                "one out (steps_per_epoch= turns epochs into steps)."
+            )
+        if self.steps_per_epoch is not None and self.epochs is None:
+            raise PlanError(
+                f"steps_per_epoch={self.steps_per_epoch} tells how long an epoch is: it needs epochs=."
+            )
+        if not is_number(self.grown_at) or not 0 < self.grown_at < 1:
+            raise PlanError(
+                f"grown_at={self.grown_at!r}: the share of the training after which the model has its full size, "
+                "between 0 and 1."
+            )
+        if self.first_epochs is not None and self.schedule in ("ramp", "linear"):
+            raise PlanError(
+                f"first_epochs={self.first_epochs!r} is of the schedules 'published' and 'recursive'; this one is "
+                f"'{self.schedule}'. Pass schedule='published', a list of epochs over stages"
+                + (", or grown_at=." if self.schedule == "ramp" else ".")
+            )
 
     def _check_count(self, name: str, value: Any) -> None:
         """A whole number, or one for each stage."""
         if isinstance(value, numbers.Integral):
-            check_whole(name, value)
+            object.__setattr__(self, name, check_whole(name, value))
         else:
-            check_list(name, value, self.stages)
+            object.__setattr__(self, name, tuple(check_list(name, value, self.stages)))
 
 
 OPTIONS = {f.name: f for f in dataclasses.fields(PlanOptions)}

@@ -14,6 +14,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from growthring.core.axes import layout, refs
+from growthring.core.presets import PresetName
 from growthring.core.variance import Role
 from growthring.errors import InputError, PlanError
 from growthring.graph.analysis import Build
@@ -27,6 +28,7 @@ from growthring.graph.resize import copy_with, empty_copy, named_tensors
 from growthring.graph.trace import ExampleInputs
 from growthring.planning.costs import Footprint, footprint, seconds_per_step
 from growthring.planning.initial import Initial, seed_gain
+from growthring.planning.lengths import Lengths
 from growthring.planning.schedule import check_whole
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -45,12 +47,15 @@ class Plan:
         outputs: the named parts of the model's output that count, or None for all.
         build: the user's factory, if there is one.
         model: the full model, which is never changed.
-        epochs: of each stage.
+        shares: of the training that each stage takes.
+        epochs: of each stage, if the run's length was given in epochs.
+        stage_steps: optimizer steps of each stage, if they are known: `Grower.step` follows them.
         batch_sizes: of each stage.
         rate_factors: what each stage's batch size multiplies the learning rate by.
         optimizer: whose state the memory counts: sgd, adam, adamw, avagrad, lars or none.
         seconds: of a training step of each stage, if measured.
         dtypes: of the full model's parameters when the plan was made.
+        preset: decides options of the Grower and of optimizers that are not given, see `growthring.core.presets`.
     """
 
     groups: WidthGroups
@@ -61,12 +66,15 @@ class Plan:
     model: nn.Module = field(repr=False)
     outputs: Sequence[str] | None = None
     build: Build | None = field(default=None, repr=False)
+    shares: tuple[float, ...] = ()
     epochs: tuple[int, ...] = ()
+    stage_steps: tuple[int, ...] = ()
     batch_sizes: tuple[int, ...] = ()
     rate_factors: tuple[float, ...] = ()
     optimizer: str = "sgd"
     seconds: tuple[float, ...] | None = None
     dtypes: Mapping[str, torch.dtype] = field(default_factory=dict, repr=False)
+    preset: PresetName = "default"
 
     @property
     def num_stages(self) -> int:
@@ -190,10 +198,30 @@ class Plan:
 
     @property
     def flops_share(self) -> float:
-        """Training FLOPs as a share of fixed-size training for as many epochs: Σ T_t F_t / (ΣT · F_full)."""
-        spent = sum(n * f.flops for n, f in zip(self.epochs, self.footprints, strict=True))
-        full = sum(self.epochs) * self.footprints[-1].flops
+        """Training FLOPs as a share of fixed-size training for as many examples: Σ T_t F_t / (ΣT · F_full)."""
+        seen = self.examples
+        spent = sum(n * f.flops for n, f in zip(seen, self.footprints, strict=True))
+        full = sum(seen) * self.footprints[-1].flops
         return spent / full if full else 1.0
+
+    @property
+    def examples(self) -> tuple[float, ...]:
+        """How many examples each stage sees, up to a factor that all stages share."""
+        if self.epochs:
+            return self.epochs
+        if self.stage_steps:
+            return tuple(n * b for n, b in zip(self.stage_steps, self.batch_sizes, strict=True))
+        return self.shares
+
+    @property
+    def lengths(self) -> Lengths:
+        """How long each stage lasts."""
+        return Lengths(self.shares, self.epochs, self.stage_steps)
+
+    @property
+    def total_steps(self) -> int | None:
+        """Optimizer steps of the whole training, if they are known."""
+        return sum(self.stage_steps) if self.stage_steps else None
 
     @property
     def memory(self) -> tuple[float, ...]:
@@ -207,8 +235,8 @@ class Plan:
         if self.seconds is None:
             return None
         per_example = [s / b for s, b in zip(self.seconds, self.batch_sizes, strict=True)]
-        spent = sum(n * s for n, s in zip(self.epochs, per_example, strict=True))
-        return spent / (sum(self.epochs) * per_example[-1])
+        spent = sum(n * s for n, s in zip(self.examples, per_example, strict=True))
+        return spent / (sum(self.examples) * per_example[-1])
 
     def measure(self, repeats: int = 3) -> Plan:
         """The plan with the seconds of a training step of each stage on this machine."""
@@ -246,7 +274,9 @@ class Plan:
         result: dict[str, Any] = {
             "stages": self.num_stages,
             "widths": [self.named_widths(t) for t in range(self.num_stages)],
+            "shares": list(self.shares),
             "epochs": list(self.epochs),
+            "steps": list(self.stage_steps),
             "batch_sizes": list(self.batch_sizes),
             "rate_factors": list(self.rate_factors),
             "parameters": [f.parameters for f in self.footprints],
@@ -272,6 +302,11 @@ class Plan:
         rows.append(["parameters", *(f"{f.parameters:,}" for f in self.footprints)])
         if self.epochs:
             rows.append(["epochs", *map(str, self.epochs)])
+        if self.stage_steps:
+            rows.append(["steps", *(f"{n:,}" for n in self.stage_steps)])
+        if not self.epochs and not self.stage_steps:
+            rows.append(["share of training", *(f"{share:.0%}" for share in self.shares)])
+        if self.batch_sizes:
             rows.append(["batch size", *map(str, self.batch_sizes)])
             rows.append(["memory, MB", *(f"{m / 1e6:.0f}" for m in self.memory)])
         shares = [f.flops / full.flops if full.flops else 1.0 for f in self.footprints]
@@ -290,10 +325,15 @@ class Plan:
             for row in rows
         ]
         head = f"Plan: {self.groups.model_type} in {self.num_stages} stages"
-        if self.epochs:
+        if self.shares:
+            whole = ""
+            if self.epochs or self.stage_steps:
+                count, unit = (
+                    (sum(self.epochs), "epochs") if self.epochs else (self.total_steps, "steps")
+                )
+                whole = f" ({count:,} {unit})"
             lines.append(
-                f"Training costs {self.flops_share:.2%} of the FLOPs of fixed-size training "
-                f"({sum(self.epochs)} epochs)."
+                f"Training costs {self.flops_share:.2%} of the FLOPs of fixed-size training{whole}."
             )
         if self.seconds_share is not None:
             lines.append(

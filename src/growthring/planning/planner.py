@@ -13,17 +13,18 @@ from growthring.graph.groups import WidthGroups
 from growthring.graph.isolation import copied, kept_random, own_settings
 from growthring.graph.search import Share
 from growthring.graph.trace import ExampleInputs, run_once
-from growthring.planning.batches import with_batches
+from growthring.planning.batches import lasting, with_batches
 from growthring.planning.budget import within_budget
-from growthring.planning.epochs import epochs_of
 from growthring.planning.initial import initials_of
+from growthring.planning.layouts import layout_notes
+from growthring.planning.lengths import fractions_of, length_notes, lengths_of
 from growthring.planning.options import PlanOptions
 from growthring.planning.plan import Plan
 from growthring.planning.schedule import check_whole
 from growthring.planning.widths import (
     choose_widths,
+    distinct_stages,
     explicit_widths,
-    fractions_of,
     rounding_notes,
     try_out,
 )
@@ -37,13 +38,14 @@ def plan(
     options: PlanOptions | None = None,
     **changes: Any,
 ) -> Plan:
-    """Plans a model's growth: widths, epochs and batch sizes, and what they cost.
+    """Plans a model's growth: widths, lengths and batch sizes of stages, and what they cost.
 
     Args:
         model: the full-size model; it is only read.
         example_inputs: a tensor, a tuple of positional arguments or a dict of keyword arguments.
-        options: what the plan shall be like; by default the paper's.
-        changes: options by name (`stages=5, epochs=30`), in place of those in `options`. `PlanOptions` lists them.
+        options: what the plan shall be like; by default what did best in our trials.
+        changes: options by name (`total_steps=10_000`, `epochs=30`, `stages=5`, `preset="paper"`), in place of
+            those in `options`. `PlanOptions` lists them.
 
     Returns:
         The plan; `print(plan)` shows it.
@@ -53,11 +55,12 @@ def plan(
 
     >>> import torch
     >>> net = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 2))
-    >>> published = plan(net, torch.zeros(1, 4))
+    >>> ours = plan(net, torch.zeros(1, 4), total_steps=1000)
+    >>> ours.widths("0"), ours.stage_steps
+    ([4, 8, 16], (113, 387, 500))
+    >>> published = plan(net, torch.zeros(1, 4), preset="paper")
     >>> published.widths("0"), published.epochs
     ([4, 4, 6, 6, 8, 10, 12, 14, 16], (8, 9, 11, 13, 16, 19, 23, 28, 33))
-    >>> plan(net, torch.zeros(1, 4), options=PlanOptions(stages=3), growth=None).widths("0")
-    [4, 8, 16]
     """
     if options is not None and not isinstance(options, PlanOptions):
         raise InputError(
@@ -65,7 +68,8 @@ def plan(
             "keywords: plan(model, inputs, stages=5)."
         )
     options = (PlanOptions() if options is None else options).changed(**changes)
-    first, epochs = fractions_of(options)[0], epochs_of(options)
+    fractions = fractions_of(options)
+    lengths_of(options, fractions)  # a run that is too short is refused before anything is traced
     with kept_random():  # a factory may draw numbers
         groups = discover(
             model,
@@ -74,14 +78,18 @@ def plan(
             options.heads,
             options.outputs,
             options.build,
-            Share(first, options.round_to),
+            Share(fractions[0], options.round_to),
         )
     check_finite(model)
     run_once(model, example_inputs)
-    explicit = explicit_widths(groups, options)
-    widths = choose_widths(groups, options, explicit)
+    explicit = explicit_widths(groups, options, len(fractions))
+    widths = choose_widths(groups, options, explicit, fractions)
+    if options.stages is None and options.listed_stages is None:
+        kept = distinct_stages(widths)
+        widths, fractions = tuple(widths[t] for t in kept), [fractions[t] for t in kept]
     if explicit and options.build is None:
         try_out(model, groups, widths[0], example_inputs)
+    lengths = lengths_of(options, fractions)
     chosen = Plan(
         groups,
         widths,
@@ -91,36 +99,44 @@ def plan(
         model,
         options.outputs,
         options.build,
-        epochs,
         optimizer=options.optimizer,
         dtypes={n: p.dtype for n, p in model.named_parameters()},
+        preset=options.preset,
     )
-    chosen = with_batches(chosen, options)
+    chosen = lasting(with_batches(chosen, options), options, lengths)
     if options.budget is not None:
-        chosen = within_budget(chosen, options, explicit, options.budget)
-    return chosen.at_same_widths(notes=(*chosen.notes, *_notes(chosen, options)))
+        chosen = within_budget(chosen, options, explicit, fractions)
+    notes = (
+        *chosen.notes,
+        *length_notes(chosen.lengths, options, fractions),
+        *_notes(chosen, options),
+        *layout_notes(chosen),
+    )
+    return chosen.at_same_widths(notes=notes)
 
 
 def fixed_plan(model: nn.Module, example_inputs: ExampleInputs, options: PlanOptions) -> Plan:
-    """One stage of full size, of any model: the baseline. Nothing is traced.
+    """One stage of full size, of any model, with all epochs (or steps): the baseline. Nothing is traced.
 
     >>> import torch
     >>> fixed_plan(nn.Linear(2, 2), torch.zeros(1, 2), PlanOptions(epochs=3)).flops_share
     1.0
     """
     groups = WidthGroups(type(model).__name__, (), {}, (), 0, (), {}, {}, ())
-    return Plan(
+    fixed = options.changed(stages=1)
+    plan = Plan(
         groups,
         ({},),
         {},
         (),
         example_inputs,
         model,
-        epochs=(check_whole("epochs", options.epochs),),
         batch_sizes=(check_whole("batch_size", options.batch_size),),
         rate_factors=(1.0,),
         optimizer=options.optimizer,
+        preset=options.preset,
     )
+    return lasting(plan, fixed, lengths_of(fixed, [1.0]))
 
 
 def _notes(plan: Plan, options: PlanOptions) -> list[str]:

@@ -2,12 +2,17 @@
 
 Taken to the letter, eqs. 6 and 7 do not give the published schedules: 4 channels at a rate of 0.2 round
 to no step at all, and 8 epochs become 8, 10, 12, … instead of 8, 9, 11, …. The published numbers follow
-from the rule that multiplies the *first* stage's value by (1 + rate)^t; that is "published", and the
-default. The letter of the equations is "recursive".
+from the rule that multiplies the *first* stage's value by (1 + rate)^t; that is "published". The letter of
+the equations is "recursive".
+
+Both published rules together let the width rise along a straight line in time: 0.25 + 1.04 τ at the share τ of the
+training. "ramp", the default, keeps that line and takes few large steps on it: each growth comes where the line
+crosses the geometric mean of the two widths, and the last at the share `grown_at`.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import numbers
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,8 +20,8 @@ from typing import Any, Literal
 
 from growthring.errors import PlanError
 
-ScheduleKind = Literal["published", "recursive", "linear"]
-SCHEDULES = ("published", "recursive", "linear")
+ScheduleKind = Literal["ramp", "published", "recursive", "linear"]
+SCHEDULES = ("ramp", "published", "recursive", "linear")
 _POWERS = {"none": 0.0, "linear": 1.0, "sqrt": 0.5}  # of the batch size, that the rate follows
 
 
@@ -67,20 +72,79 @@ def check_schedule(schedule: Any) -> None:
         raise PlanError(f"schedule={schedule!r} is not one of {', '.join(SCHEDULES)}.")
 
 
+def doublings(start: float, growth: float | None = None) -> int:
+    """Stages from a share of the width to all of it, each at most twice (or 1 + growth times) as wide as before.
+
+    >>> doublings(0.25), doublings(0.3), doublings(1.0), doublings(0.25, 0.2)
+    (3, 3, 1, 9)
+    """
+    factor = 2.0 if growth is None else 1.0 + growth
+    if factor == 1.0:
+        raise PlanError("growth=0 never reaches the full width: pass stages=, or growth=None.")
+    return 1 + math.ceil(math.log(1 / start) / math.log(factor) - 1e-9)
+
+
+def ramp_shares(fractions: Sequence[float], grown_at: float) -> list[float]:
+    """Share of the training that each stage takes, where widths rise along a straight line in time.
+
+    >>> [round(share, 3) for share in ramp_shares([0.25, 0.5, 1.0], 0.5)]
+    [0.113, 0.387, 0.5]
+    >>> ramp_shares([0.5, 1.0], 0.4)
+    [0.4, 0.6]
+    """
+    if len(fractions) == 1:
+        return [1.0]
+    crossings = [math.sqrt(a * b) for a, b in itertools.pairwise(fractions)]
+    rise = crossings[-1] - fractions[0]
+    if rise <= 0:  # nothing grows
+        return [1 / len(fractions)] * len(fractions)
+    ends = [grown_at * (crossing - fractions[0]) / rise for crossing in crossings]
+    return [end - begin for begin, end in itertools.pairwise([0.0, *ends, 1.0])]
+
+
+def rounded_lengths(shares: Sequence[float], total: int) -> list[int]:
+    """Shares of a whole number as whole numbers, which may be 0.
+
+    >>> rounded_lengths([0.114, 0.386, 0.5], 8)
+    [1, 3, 4]
+    """
+    ends = [_nearest(total * end) for end in itertools.accumulate(shares)]
+    return [end - begin for begin, end in itertools.pairwise([0, *ends[:-1], total])]
+
+
+def filled_lengths(shares: Sequence[float], total: int) -> list[int]:
+    """The same with at least 1 each, which `total` must reach for.
+
+    >>> filled_lengths([0.05, 0.05, 0.9], 4)
+    [1, 1, 2]
+    """
+    count = len(shares)
+    ends, end = [], 0
+    for i, share_end in enumerate(itertools.accumulate(shares)):
+        end = min(max(_nearest(total * share_end), end + 1), total - (count - 1 - i))
+        ends.append(end)
+    return [end - begin for begin, end in itertools.pairwise([0, *ends[:-1], total])]
+
+
+def _nearest(value: float) -> int:
+    """The nearest whole number, the lower one of two: a growth is better early than late."""
+    return math.ceil(value - 0.5 - 1e-9)
+
+
 def width_fractions(
     stages: int,
     start: float = 0.25,
-    growth: float | None = 0.2,
-    schedule: ScheduleKind = "published",
+    growth: float | None = None,
+    schedule: ScheduleKind = "ramp",
 ) -> list[float]:
     """Fraction of the full width at stages 0 … stages-1; the last one is 1.
 
     Stage t has start · (1 + growth)^t, capped at 1. With `growth=None` every stage grows by the same
     factor up to 1; with schedule "linear" by the same amount (and `growth` is not used).
 
-    >>> [round(16 * f) for f in width_fractions(9)]
+    >>> [round(16 * f) for f in width_fractions(9, growth=0.2)]
     [4, 5, 6, 7, 8, 10, 12, 14, 16]
-    >>> width_fractions(3, 0.25, None)
+    >>> width_fractions(3, 0.25)
     [0.25, 0.5, 1.0]
     >>> width_fractions(4, 0.25, schedule="linear")
     [0.25, 0.5, 0.75, 1.0]
@@ -128,8 +192,9 @@ def stage_epochs(
     first: int = 8,
     growth: float = 0.2,
     schedule: ScheduleKind = "published",
+    unit: str = "epochs",
 ) -> list[int]:
-    """Epochs of each stage; the last stage takes the rest.
+    """Epochs (or steps) of each stage; the last stage takes the rest.
 
     "published": floor(first · (1 + growth)^t). "recursive": eq. 7 to the letter,
     T_t = T_{t-1} + round(growth · T_{t-1}). "linear": as many for each stage.
@@ -158,9 +223,9 @@ def stage_epochs(
     if rest < 1 or 0 in early or len(early) < stages - 1:
         listed = [*map(str, early[:12]), *(["…"] if len(early) > 12 else [])]
         raise PlanError(
-            f"{epochs} epochs do not reach for {stages} stages: stages 0 to {len(early) - 1} take "
+            f"{epochs} {unit} do not reach for {stages} stages: stages 0 to {len(early) - 1} take "
             f"{' + '.join(listed)} = {sum(early)}, which leaves {rest} for the last. Choose more "
-            "epochs, fewer stages, or a smaller first_epochs or epoch_growth."
+            f"{unit}, fewer stages, a smaller first_epochs or epoch_growth, or schedule='ramp', which fits any run."
         )
     return [*early, rest]
 
@@ -179,14 +244,16 @@ def batch_sizes(base: int, stages: int, growth: float = 0.0) -> list[int]:
     return sizes[::-1]
 
 
-def check_list(name: str, values: Any, stages: int) -> list[int]:
-    """An explicit list over stages, checked."""
+def check_list(name: str, values: Any, stages: int | None) -> list[int]:
+    """An explicit list over stages, checked; their number may be open."""
     is_list = isinstance(values, Iterable) and not isinstance(values, (str, bytes, Mapping))
     entries = list(values) if is_list else []
     is_whole = all(isinstance(v, numbers.Integral) and not isinstance(v, bool) for v in entries)
-    if not is_list or len(entries) != stages or not is_whole or min(entries) < 1:
+    fits = bool(entries) if stages is None else len(entries) == stages
+    if not is_list or not fits or not is_whole or min(entries) < 1:
+        count = "" if stages is None else f"{stages} "
         raise PlanError(
-            f"{name}={values!r}: expected {stages} whole numbers, each at least 1 (or one of them)."
+            f"{name}={values!r}: expected {count}whole numbers, each at least 1 (or one of them)."
         )
     return [int(v) for v in entries]
 

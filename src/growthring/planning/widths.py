@@ -5,7 +5,6 @@ from __future__ import annotations
 import fnmatch
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from torch import nn
 
@@ -15,20 +14,14 @@ from growthring.graph.resize import empty_copy
 from growthring.graph.sizes import steps_of, widths_at
 from growthring.graph.trace import ExampleInputs, trace
 from growthring.planning.options import PlanOptions
-from growthring.planning.schedule import recursive_widths, width_fractions
-
-
-def fractions_of(options: PlanOptions) -> list[float]:
-    """Fraction of the full width at every stage.
-
-    >>> fractions_of(PlanOptions(stages=3, growth=None))
-    [0.25, 0.5, 1.0]
-    """
-    return width_fractions(options.stages, options.start, options.growth, options.schedule)
+from growthring.planning.schedule import recursive_widths
 
 
 def choose_widths(
-    groups: WidthGroups, options: PlanOptions, explicit: Mapping[str, Sequence[int]]
+    groups: WidthGroups,
+    options: PlanOptions,
+    explicit: Mapping[str, Sequence[int]],
+    fractions: Sequence[float],
 ) -> tuple[dict[int, int], ...]:
     """Width of every group at every stage, by key.
 
@@ -36,16 +29,15 @@ def choose_widths(
         groups: of the full model.
         options: the schedule.
         explicit: widths by group name that are as they were asked for, see `explicit_widths`.
+        fractions: of the full width at every stage.
     """
-    round_to = options.round_to
-    steps = [widths_at(groups, fraction, round_to) for fraction in fractions_of(options)]
+    round_to, stages = options.round_to, len(fractions)
+    steps = [widths_at(groups, fraction, round_to) for fraction in fractions]
     if options.schedule == "recursive" and options.growth is not None:
         full, growing = groups.full_widths, [g.key for g in groups.growable]
         for together in steps_of(groups.spans, full, growing, round_to, groups.units):
             first = together.groups[0]
-            row = recursive_widths(
-                steps[0][first], full[first], options.stages, options.growth, round_to
-            )
+            row = recursive_widths(steps[0][first], full[first], stages, options.growth, round_to)
             for t, width in enumerate(row):  # what steps together has one fraction
                 at_fraction = widths_at(groups, width / full[first], round_to)
                 steps[t] |= {key: at_fraction[key] for key in together.groups}
@@ -55,15 +47,33 @@ def choose_widths(
     return tuple(steps)
 
 
-def explicit_widths(groups: WidthGroups, options: PlanOptions) -> dict[str, list[int]]:
+def distinct_stages(widths: Sequence[Mapping[int, int]]) -> list[int]:
+    """The stages that are wider than the one before; the later one of two that are equal.
+
+    Raises:
+        PlanError: there is no step at all.
+
+    >>> distinct_stages([{0: 8}, {0: 8}, {0: 16}])
+    [1, 2]
+    """
+    last = len(widths) - 1
+    kept = [t for t in range(last) if widths[t] != widths[t + 1]]
+    if last > 0 and not kept:
+        raise PlanError(
+            "no width leaves room for a step: each that can grow is rounded to its full size at every stage. "
+            "Choose a smaller start or round_to."
+        )
+    return [*kept, last]
+
+
+def explicit_widths(groups: WidthGroups, options: PlanOptions, stages: int) -> dict[str, list[int]]:
     """The widths that were asked for, by group name.
 
     Raises:
         PlanError: a group cannot have them.
     """
     by_group: dict[str, list[int]] = {}
-    pairs: Any = options.widths or ()  # whatever was given, `PlanOptions` keeps pairs
-    for pattern, asked in pairs:
+    for pattern, asked in options.width_pairs:
         widths = list(asked)
         hits = [g for g in groups if fnmatch.fnmatchcase(g.name, pattern)]
         if not hits:
@@ -73,7 +83,7 @@ def explicit_widths(groups: WidthGroups, options: PlanOptions) -> dict[str, list
                 raise PlanError(
                     f"widths names the group '{group.name}' twice (again by '{pattern}')."
                 )
-            _check(group, widths, options.stages)
+            _check(group, widths, stages)
             unit = groups.units.get(group.key, 1)
             if any(width % unit for width in widths):
                 raise PlanError(

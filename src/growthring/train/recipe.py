@@ -11,9 +11,10 @@ from typing import Any, get_type_hints
 
 from torch import nn
 
+from growthring.core.presets import preset_named
 from growthring.errors import InputError
 from growthring.files.source import PREFIX, load_source
-from growthring.planning.options import OPTIONS, PlanOptions, nearest
+from growthring.planning.options import OPTIONS, UNSET, PlanOptions, nearest
 from growthring.train.kinds import describe, fits
 
 ModelFunction = Callable[..., nn.Module]
@@ -43,7 +44,7 @@ class Recipe:
         lr_schedule: "cosine" over the whole run, or "constant".
         label_smoothing: of the cross entropy.
         clip_norm: gradients are clipped to this norm; None does not clip.
-        method, variance_transfer, noise: see `growthring.Grower`.
+        method, variance_transfer, noise: see `growthring.Grower`; the plan's preset decides what is not given.
         method_options: hyperparameters of the method, see `growthring.methods`.
         precision: "float32" or "bfloat16" (autocast).
         compile: torch.compile, anew at every stage.
@@ -80,8 +81,8 @@ class Recipe:
     clip_norm: float | None = None
     method: str = "paired"
     method_options: Mapping[str, Any] = field(default_factory=dict)
-    variance_transfer: str = "paper"
-    noise: float = 1e-3
+    variance_transfer: str = UNSET
+    noise: float = UNSET
     precision: str = "float32"
     compile: bool = False
     fixed: bool = False
@@ -104,10 +105,13 @@ class Recipe:
         settings |= {"name": name, "model": model}
         if model_options is not None:
             settings["model_options"] = model_options
-        for key, value in {**vars(plan), **settings}.items():
+        for key, value in settings.items():
             _check(key, value)
         options = {key: settings.pop(key) for key in OPTIONS if key in settings}
-        settings["plan"] = plan.changed(**options)
+        settings["plan"] = plan = _with_length(plan.changed(**options))
+        preset = preset_named(plan.preset)
+        settings.setdefault("variance_transfer", preset.variance_transfer)
+        settings.setdefault("noise", preset.noise)
         for own in dataclasses.fields(self):
             value = settings.get(own.name, _default(own))
             object.__setattr__(self, own.name, tuple(value) if isinstance(value, list) else value)
@@ -139,12 +143,22 @@ class Recipe:
         return dict(json.loads(json.dumps(values, default=_described)))
 
 
+def _with_length(plan: PlanOptions) -> PlanOptions:
+    if plan.total_steps is not None:
+        raise InputError(
+            f"total_steps={plan.total_steps}: a recipe trains for epochs. Steps are for a loop of your own with "
+            "`Grower.step`."
+        )
+    return plan.changed(epochs=EPOCHS) if plan.epochs is None else plan
+
+
 def _kinds() -> dict[str, Any]:
     own = {key: kind for key, kind in get_type_hints(Recipe).items() if key != "plan"}
     return {**get_type_hints(PlanOptions), "epochs": int, "batch_size": int, **own}
 
 
 KINDS = _kinds()  # of all settings
+EPOCHS = 160  # of a recipe that says nothing
 CODE = ("model", "build")  # settings that are functions: no text can give them
 
 
@@ -160,6 +174,12 @@ def change(recipe: Recipe, settings: Mapping[str, Any]) -> Recipe:
     {'momentum': 0.8, 'weight_decay': 0.0005}
     """
     values = recipe.settings()
+    if settings.get("preset", recipe.plan.preset) != recipe.plan.preset:
+        # what a preset decides is the new one's, unless it is given as well
+        decided = {*preset_named(settings["preset"]).plan, "variance_transfer", "noise"} - {
+            "epochs"
+        }
+        values = {key: value for key, value in values.items() if key not in decided}
     for key, value in settings.items():
         name, _, part = key.partition(".")
         if part and not isinstance(values.get(name), Mapping):
@@ -175,6 +195,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     ['epochs: 3 -> 4']
     """
     fields = {f.name: f for f in dataclasses.fields(Recipe)} | OPTIONS
+    old, new = ({"preset": "paper", **one} for one in (old, new))  # the only one there was
     keys = dict.fromkeys([*old, *new])
     known = {key: _default(fields[key]) for key in keys if key in fields}
     pairs = {key: ({**known, **old}.get(key), {**known, **new}.get(key)) for key in keys}

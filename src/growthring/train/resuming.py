@@ -11,6 +11,7 @@ from torch import Tensor
 
 from growthring.checkpoint import CheckpointError
 from growthring.errors import GrowthError
+from growthring.growing.fading import fades_are_saved
 from growthring.train.loop import Loop
 from growthring.train.saved import Saved, check_growth, check_plan, totals_of
 from growthring.train.state import Totals, TrainingError
@@ -18,8 +19,10 @@ from growthring.train.state import Totals, TrainingError
 
 def state_of(loop: Loop) -> dict[str, Any]:
     """All that decides how a loop goes on."""
+    with fades_are_saved():  # by the grower
+        weights = loop.model.state_dict()
     return {
-        "model": loop.model.state_dict(),
+        "model": weights,
         "optimizer": loop.optimizer.state_dict(),
         "grower": None if loop.grower is None else loop.grower.state_dict(),
         "train": loop.train.state_dict(),

@@ -8,3 +8,4 @@ parameter, buffer or wrapper is added, and the state_dict keeps the user's keys.
 
 from growthring.growing.fading.fade import Fade as Fade
 from growthring.growing.fading.fades import Fades as Fades
+from growthring.growing.fading.warning import fades_are_saved as fades_are_saved

@@ -25,6 +25,7 @@ from growthring.errors import FadeError
 from growthring.graph.sites import REDUCTIONS, Site, call_site, entered
 from growthring.growing.fading.fade import Fade
 from growthring.growing.fading.recompute import follow_checkpoints
+from growthring.growing.fading.warning import warn_of_fades
 from growthring.growing.fading.weighted import faded_module, parse_call, weighted
 
 _PLAIN = (nn.LayerNorm, nn.RMSNorm)
@@ -118,13 +119,17 @@ class FadedForward:
         module: the module.
         own: the forward that the user had put on the instance, if any.
         table: what fades.
-        hook: keeps torch's fused encoder layer from reading the norm's parameters itself.
+        hooks: one keeps torch's fused encoder layer from reading the norm's parameters itself, one says that the
+            weights are not all there is.
     """
 
     def __init__(self, module: nn.Module, known: frozenset[str]) -> None:
         self.module, self.table = module, Table({}, known)
         self.own: Callable[..., Any] | None = vars(module).get("forward")
-        self.hook: RemovableHandle = module.register_forward_hook(_nothing)
+        self.hooks: list[RemovableHandle] = [
+            module.register_forward_hook(_nothing),
+            module.register_state_dict_post_hook(warn_of_fades),
+        ]
 
     @property
     def __wrapped__(self) -> Callable[..., Any]:
@@ -148,7 +153,8 @@ class FadedForward:
     def end(self) -> None:
         """Gives the module its own forward back; whoever still holds this one gets that, too."""
         self.table.fades.clear()
-        self.hook.remove()
+        for hook in self.hooks:
+            hook.remove()
         if vars(self.module).get("forward") is self:
             del self.module.forward
             if self.own is not None:

@@ -1,0 +1,144 @@
+"""Pace: how far a run is, when its next growth is due, and what its loop is told about it."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from growthring.errors import GrowthWarning, InputError
+from growthring.growing.report import GrowthReport
+from growthring.planning.plan import Plan
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """What happened after one training step; true where something did.
+
+    Attributes:
+        step: training steps so far.
+        total_steps: of the whole run.
+        stage: that the model is in now.
+        growth: what a growth did, if this step was followed by one.
+        fades_ended: norms whose fading in ended now: they are plain modules again.
+        fading: norms that are still fading in.
+        is_complete: whether the model has its full size and nothing is fading in.
+
+    >>> bool(StepReport(3, 10, 0, None, 0, 0, False))
+    False
+    """
+
+    step: int
+    total_steps: int
+    stage: int
+    growth: GrowthReport | None
+    fades_ended: int
+    fading: int
+    is_complete: bool
+
+    def __bool__(self) -> bool:
+        return self.growth is not None or self.fades_ended > 0
+
+    def __str__(self) -> str:
+        parts = [f"step {self.step:,} of {self.total_steps:,}, stage {self.stage}"]
+        if self.growth is not None:
+            parts.append(f"grew: {self.growth}")
+        if self.fades_ended:
+            parts.append(f"{_norms(self.fades_ended)} faded in")
+        return "; ".join(parts)
+
+
+class Pace:
+    """Counts training steps against a plan's.
+
+    Args:
+        plan: its stages have lengths in steps, or `step` is refused.
+        stage: that the model is in; it is taken to have just begun.
+
+    Attributes:
+        step: training steps so far.
+        began: step at which the present stage began.
+        fading: norms that fade in.
+        stage: that the model is in.
+        saved: step at which all this was saved last.
+    """
+
+    def __init__(self, plan: Plan, stage: int) -> None:
+        self._ends = list(itertools.accumulate(plan.stage_steps))
+        self._last_stage = plan.num_stages - 1
+        self.stage, self.fading = stage, 0
+        self.step = self.began = self._ends[stage - 1] if stage and self._ends else 0
+        self.saved: int | None = None
+        self.is_driven = False
+
+    @property
+    def total(self) -> int:
+        """Steps of the whole run."""
+        return self._ends[-1]
+
+    def count(self) -> None:
+        """One more step."""
+        if not self._ends:
+            raise InputError(
+                "Grower.step() needs to know how long the run is: gr.plan(..., total_steps=N), or epochs= with "
+                "steps_per_epoch=. To decide yourself when to grow, call grow() and advance()."
+            )
+        self.step += 1
+        self.is_driven = True
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the next growth is."""
+        return self.stage < self._last_stage and self.step >= self._ends[self.stage]
+
+    @property
+    def progress(self) -> float:
+        """How much of the present stage is done, 0 to 1."""
+        length = self._ends[self.stage] - self.began
+        return 1.0 if length <= 0 else min(1.0, (self.step - self.began) / length)
+
+    def enter(self, stage: int) -> None:
+        """The model grew."""
+        self.stage, self.began = stage, self.step
+
+    def state_dict(self) -> dict[str, int]:
+        """For `Grower.state_dict`."""
+        self.saved = self.step
+        return {"step": self.step, "began": self.began}
+
+    def load_state_dict(self, state: Mapping[str, Any], stage: int) -> None:
+        """Takes up what was saved; nothing where it was saved before there were steps."""
+        self.stage = stage
+        if state:
+            self.step, self.began = int(state["step"]), int(state["began"])
+
+    def farewell(self) -> None:
+        """Warns of a run that is left in a state that nobody wants, unless it was saved just so."""
+        if self.saved == self.step and self.is_driven:
+            return
+        troubles = []
+        if self.fading:
+            troubles.append(
+                f"{_norms(self.fading)} still fading in, so that its weights in a plain model compute something "
+                "else (call Grower.finish())"
+            )
+        if self.is_driven and self.step < self.total:
+            left = self._last_stage - self.stage
+            if left:
+                troubles.append(f"{left} growth{'s' if left > 1 else ''} to go until its full size")
+            since = self.step - self.began
+            if self.stage and since <= self.total // 100:
+                troubles.append(f"new units that were trained for {since} steps only")
+        if troubles:
+            where = f" after step {self.step:,} of {self.total:,}" if self.is_driven else ""
+            warnings.warn(
+                f"the training ended{where}; the model was left with {', and '.join(troubles)}.",
+                GrowthWarning,
+                stacklevel=2,
+            )
+
+
+def _norms(count: int) -> str:
+    return "1 norm" if count == 1 else f"{count} norms"
