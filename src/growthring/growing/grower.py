@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -16,7 +16,6 @@ from growthring.core.variance import Mode
 from growthring.errors import GrowthError, GrowthStepError, GrowthWarning, InputError
 from growthring.graph.check import check_finite, check_model, check_trainable
 from growthring.graph.isolation import own_settings, untouched
-from growthring.graph.magnitudes import effective
 from growthring.graph.snapshot import Snapshot
 from growthring.graph.wrappers import check_sharded
 from growthring.growing.ending import FadeReport, ended
@@ -36,16 +35,14 @@ from growthring.growing.outcome import Outcome
 from growthring.growing.pace import Pace, StepReport
 from growthring.growing.proof import prove
 from growthring.growing.report import GrowthReport
+from growthring.growing.searching import Search, SearchBatches
 from growthring.growing.transaction import all_or_nothing
 from growthring.growing.trials import Trials
-from growthring.methods import Growth, GrowthMethod, Job, Step
-from growthring.methods.base import Loss, SearchBatch
-from growthring.methods.magnitudes import following_magnitudes
+from growthring.methods import GrowthMethod, Step
+from growthring.methods.base import Loss
 from growthring.optim.state import drop_state
 from growthring.planning.layouts import layout_notes
 from growthring.planning.plan import Plan
-
-SearchBatches = Iterable[SearchBatch] | Callable[[int], Iterable[SearchBatch]]
 
 
 class Grower:
@@ -113,12 +110,7 @@ class Grower:
         check_arguments(plan, generator, noise, self.fade, unknown_state)
         self.model, self.plan, self.noise, self.unknown_state = model, plan, noise, unknown_state
         self.method = chosen_method(method, variance_transfer, preset.variance_transfer)
-        self._batches, self._loss = batches, loss
-        if self.method.searches and (batches is None or loss is None):
-            raise InputError(
-                f"method '{self.method.name}' searches on data: pass batches= (a DataLoader of inputs and "
-                "targets) and loss=."
-            )
+        self._search = Search(self.method, batches, loss)
         self.optimizers = check_optimizers(model, optimizer)
         self.generator = generator or torch.Generator().manual_seed(torch.initial_seed())
         stage = find_stage(model, plan)
@@ -226,7 +218,7 @@ class Grower:
         trials, notes = self._trials.find() if measure else ([], [])
         outcome = Outcome(self.model, step, self.stage + 1, trials)
         for hold_norms in (False, True):
-            growth = following_magnitudes(self._search(step, hold_norms), step)
+            growth = self._search.growth(step, main, self.generator, hold_norms)
             divisors = growth.gradient_divisors(main.tensors)
             replay = replay_of(growth, main.tensors, self.generator, self.noise)
             grown = growth.tensors(main.tensors, self.generator)
@@ -342,24 +334,7 @@ class Grower:
         modules = [module.module for module in self._modules]
         return [*modules, *fades, *self.optimizers, self.rings, self.generator]
 
-    def _search(self, step: Step, hold_norms: bool) -> Growth:
-        """What the method decides on; a search runs the model's code, which leaves nothing."""
-        job = self._job(step, hold_norms)
-        if not self.method.searches:
-            return self.method.grow(job)
-        with untouched(self.model):
-            return self.method.grow(job)
-
     def _step(self, stage: int, mode: Mode) -> Step:
         """The growth from the present stage to another."""
         widths = self.plan.stage_widths
         return Step(self.plan, widths[self.stage], widths[stage], mode)
-
-    def _job(self, step: Step, hold_norms: bool) -> Job:
-        """What the method is given."""
-        batches = self._batches if self.method.searches else None
-        if callable(batches):
-            seed = torch.randint(2**62, (), generator=self.generator, device=self.generator.device)
-            batches = batches(int(seed))
-        tensors = effective(self.plan.groups.specs, self._main.tensors)
-        return Job(step, self.model, tensors, self.generator, batches, self._loss, hold_norms)

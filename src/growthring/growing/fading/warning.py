@@ -20,8 +20,8 @@ _is_silent: ContextVar[bool] = ContextVar("growthring_fades_are_saved", default=
 _TEXT = (
     "norms of this model are still fading in after a growth: a plain model with these weights computes something "
     "else. To go on later, save Grower.state_dict() beside them; for the plain model, train on until "
-    "Grower.is_complete, or end the fades with Grower.finish() (of a copy: gr.end_fades(model)), which reports what "
-    "that changes."
+    "Grower.is_complete, or end the fades with Grower.finish() (of a copy: gr.end_fades(model)), which reports "
+    "what that changes."
 )
 
 
