@@ -98,7 +98,7 @@ def plan_of(net: str, dtype: torch.dtype = torch.float64, stages: int = STAGES) 
         return in_dtype(plan_of(net, stages=stages), dtype)
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return make_plan(make(), randn(*shape), stages=stages)
+        return make_plan(make(), randn(*shape), stages=stages, preset="paper")
 
 
 def batch(plan: gr.Plan, seed: int) -> torch.Tensor:
@@ -128,7 +128,7 @@ def train(
 
 
 def grower_of(model: nn.Module, plan: gr.Plan, optimizer: Any = None, **options: Any) -> gr.Grower:
-    options = {"generator": torch.Generator().manual_seed(3)} | options
+    options = {"generator": torch.Generator().manual_seed(3), "variance_transfer": "preserving"} | options
     return gr.Grower(model, plan, optimizer=optimizer, **options)
 
 

@@ -43,7 +43,7 @@ def net() -> nn.Module:
 @cache
 def plan() -> gr.Plan:
     x = torch.randn(8, 5, generator=torch.Generator().manual_seed(2))
-    return gr.plan(net(), x, stages=STAGES, growth=None, round_to=1)
+    return gr.plan(net(), x, stages=STAGES, growth=None, round_to=1, preset="paper")
 
 
 class Run:

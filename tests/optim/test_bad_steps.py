@@ -62,7 +62,7 @@ def test_a_rule_without_an_answer(kind):
 def embedding(kind, **options):
     net = Net(lambda s, i: s.head(s.mid(s.table(i)).relu()), table=nn.Embedding(7, 12, sparse=True),
               mid=nn.Linear(12, 8), head=nn.Linear(8, 3))  # fmt: skip
-    plan = make_plan(net, torch.tensor([[0, 1, 2], [3, 1, 0]]), stages=3)
+    plan = make_plan(net, torch.tensor([[0, 1, 2], [3, 1, 0]]), stages=3, preset="paper")
     model = plan.build_seed()
     params = reversed(list(model.parameters()))  # what is refused comes last
     optimizer = OPTIMIZERS[kind]([{"params": [p]} for p in params], **options)

@@ -105,7 +105,7 @@ def test_muon_on_matrices_beside_another_optimizer():
 def sparse_net():
     net = Net(lambda s, i: s.head(s.mid(s.table(i)).relu()), table=nn.Embedding(7, 12, sparse=True),
               mid=nn.Linear(12, 8), head=nn.Linear(8, 3))  # fmt: skip
-    return make_plan(net, torch.tensor([[0, 1, 2], [3, 1, 0]]), stages=3)
+    return make_plan(net, torch.tensor([[0, 1, 2], [3, 1, 0]]), stages=3, preset="paper")
 
 
 def test_sparse_adam():

@@ -129,7 +129,7 @@ def test_parameters_that_get_gradients_late_have_ages_of_their_own():
 def test_the_newest_ring_of_resnet20_starts_near_1_8():
     """Known-good: between 1.5 and 2.2 times the base rate after the last of nine stages."""
     torch.manual_seed(0)
-    plan = gr.plan(resnet20(), torch.randn(2, 3, 16, 16), stages=9)
+    plan = gr.plan(resnet20(), torch.randn(2, 3, 16, 16), preset="paper")
     model = plan.build_seed()
     optimizer = gr.optim.SGD(model.parameters(), lr=0.1)
     grower = grower_of(model, plan, optimizer)

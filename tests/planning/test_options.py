@@ -77,7 +77,8 @@ def test_what_can_be_read_once_is_kept():
         ({"build": 3}, "build=3 is not a function"),
         ({"budget_of": "money"}, "budget_of='money' is not 'flops' or 'seconds'"),
         ({"widths": [("a", [1]), 3]}, "expected a mapping from group names to one width per stage"),
-        ({"epochs": [1, 2]}, "epochs=[1, 2]: expected 9 whole numbers"),
+        ({"stages": 9, "epochs": [1, 2]}, "epochs=[1, 2]: expected 9 whole numbers"),
+        ({"epochs": [1, 0]}, "epochs=[1, 0]: expected whole numbers, each at least 1"),
     ],
 )
 def test_refusals_without_a_model(changes, says):

@@ -51,7 +51,7 @@ def assert_same(before, after):
 
 
 def test_paper_schedule():
-    plan = gr.plan(mlp(), X)
+    plan = gr.plan(mlp(), X, preset="paper")
     assert plan.num_stages == 9
     assert plan.widths("0") == [4, 4, 6, 6, 8, 10, 12, 14, 16]
     assert plan.widths("2") == [4, 4, 4, 6, 6, 8, 8, 10, 12]

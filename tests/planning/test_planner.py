@@ -4,6 +4,7 @@ import json
 import math
 import re
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -24,9 +25,13 @@ def mlp(width: int = 16) -> nn.Sequential:
     )
 
 
+# The paper's schedules; the default one is in test_lengths.py.
+published = partial(gr.plan, preset="paper")
+
+
 def small(**options) -> gr.Plan:
     """A plan of three stages of a tiny network."""
-    return gr.plan(mlp(), X, **({"stages": 3, "growth": None} | options))
+    return published(mlp(), X, **({"stages": 3, "growth": None} | options))
 
 
 def share(plan: gr.Plan) -> float:
@@ -41,8 +46,8 @@ def share(plan: gr.Plan) -> float:
 # Schedules.
 
 
-def test_the_defaults_are_the_published_schedule():
-    plan = gr.plan(mlp(64), X)
+def test_the_published_schedule():
+    plan = published(mlp(64), X)
     assert plan.num_stages == 9
     assert plan.epochs == (8, 9, 11, 13, 16, 19, 23, 28, 33)
     assert plan.batch_sizes == (128,) * 9 and plan.rate_factors == (1.0,) * 9
@@ -61,7 +66,7 @@ def test_the_defaults_are_the_published_schedule():
     ],
 )
 def test_first_epochs_follow_the_epochs(epochs, expected):
-    assert gr.plan(mlp(), X, epochs=epochs).epochs == expected
+    assert published(mlp(), X, epochs=epochs).epochs == expected
 
 
 def test_first_epochs_and_their_growth_can_be_given():
@@ -76,10 +81,10 @@ def test_linear_schedule():
 
 
 def test_recursive_schedule():
-    plan = gr.plan(mlp(64), X, schedule="recursive", first_epochs=8)
+    plan = published(mlp(64), X, schedule="recursive", first_epochs=8)
     assert plan.widths("0") == [16, 20, 24, 28, 34, 40, 48, 58, 64]
     assert plan.epochs == (8, 10, 12, 14, 17, 20, 24, 29, 26)
-    plan = gr.plan(mlp(16), X, schedule="recursive")
+    plan = published(mlp(16), X, schedule="recursive")
     assert plan.widths("0") == [4] * 8 + [16], "a step of 0.8 rounds to 0"
     assert sum("the widths leave no room for a step" in note for note in plan.notes) == 7
 
@@ -105,7 +110,7 @@ class Attention(nn.Module):
 
 @pytest.mark.parametrize("schedule", ["published", "recursive", "linear"])
 def test_groups_that_step_together_do_so_in_every_schedule(schedule):
-    plan = gr.plan(Attention(), torch.zeros(2, 3, 5), stages=5, schedule=schedule)
+    plan = published(Attention(), torch.zeros(2, 3, 5), stages=5, schedule=schedule)
     for stage, found in enumerate(plan.footprints):
         named = plan.named_widths(stage)
         assert named["embed"] == named["o"] == 4 * named["v"] == 4 * named["q/2"], (stage, named)
@@ -184,7 +189,7 @@ def test_explicit_lists():
 def test_wrong_options(options, text):
     net = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 3))
     with pytest.raises(PlanError) as caught:
-        gr.plan(net, X, **({"stages": 3} | options))
+        published(net, X, **({"stages": 3} | options))
     assert text in str(caught.value) and str(caught.value).endswith(".")
 
 
@@ -232,7 +237,7 @@ def test_numbers_of_numpy_that_are_refused_by_name(options):
 
 def test_too_few_epochs():
     with pytest.raises(PlanError) as caught:
-        gr.plan(mlp(), X, epochs=13)
+        published(mlp(), X, epochs=13)
     text = str(caught.value)
     assert "13 epochs do not reach for 9 stages" in text and "leaves 0 for the last" in text
     assert "more epochs" in text and "fewer stages" in text
@@ -245,23 +250,23 @@ def test_first_epochs_that_leave_none_for_the_last_stage():
 
 def test_many_stages_are_explained_in_a_few_lines():
     with pytest.raises(PlanError) as caught:
-        gr.plan(mlp(), X, stages=5000)
+        published(mlp(), X, stages=5000)
     assert "5000 stages" in str(caught.value) and len(str(caught.value)) < 1000
 
 
 def test_too_many_stages_for_the_widths_are_noted():
-    plan = gr.plan(mlp(8), X, stages=9, epochs=90)
+    plan = published(mlp(8), X, stages=9, epochs=90)
     assert any("leave no room for a step" in note for note in plan.notes)
     assert plan.widths("0")[-1] == 8
 
 
 def test_nothing_that_grows():
     with pytest.raises(GrowthError, match="nothing in Linear can grow"):
-        gr.plan(nn.Linear(4, 3), X)
+        published(nn.Linear(4, 3), X)
     with pytest.raises(GrowthError, match="it has no parameters"):
-        gr.plan(nn.Sequential(nn.ReLU()), X)
+        published(nn.Sequential(nn.ReLU()), X)
     with pytest.raises(GrowthError, match="nothing in Sequential can grow"):
-        gr.plan(mlp(), X, freeze="*")
+        published(mlp(), X, freeze="*")
 
 
 # Batch sizes.
@@ -321,7 +326,7 @@ def test_steps_count_the_last_batch_of_an_epoch():
 @pytest.mark.parametrize("schedule", ["published", "recursive"])
 @pytest.mark.parametrize("budget", [0.9, 0.7, 0.5])
 def test_a_budget_is_met_and_used(budget, schedule):
-    plan = gr.plan(mlp(64), X, budget=budget, schedule=schedule, stages=5)
+    plan = published(mlp(64), X, budget=budget, schedule=schedule, stages=5)
     assert budget - 0.05 < plan.flops_share <= budget
     assert sum(plan.epochs) == 160 and min(plan.epochs) >= 1
     assert plan.flops_share == pytest.approx(share(plan))
@@ -331,21 +336,21 @@ def test_a_budget_is_met_and_used(budget, schedule):
 
 
 def test_a_budget_prefers_the_growth_it_was_given():
-    plan = gr.plan(mlp(64), X, budget=0.5)
-    assert plan.widths("0") == gr.plan(mlp(64), X).widths("0")
+    plan = published(mlp(64), X, budget=0.5)
+    assert plan.widths("0") == published(mlp(64), X).widths("0")
     assert plan.epochs[0] > 8
 
 
 def test_given_first_epochs_are_kept_and_growth_is_chosen():
-    plan = gr.plan(mlp(64), X, budget=0.7, first_epochs=8)
-    assert plan.epochs == gr.plan(mlp(64), X).epochs
-    assert plan.widths("0") != gr.plan(mlp(64), X).widths("0")
+    plan = published(mlp(64), X, budget=0.7, first_epochs=8)
+    assert plan.epochs == published(mlp(64), X).epochs
+    assert plan.widths("0") != published(mlp(64), X).widths("0")
     assert 0.65 < plan.flops_share <= 0.7
     assert "growth" in plan.notes[0]
 
 
 def test_given_epochs_are_kept():
-    plan = gr.plan(mlp(64), X, budget=0.5, stages=3, epochs=[5, 5, 5], growth=None)
+    plan = published(mlp(64), X, budget=0.5, stages=3, epochs=[5, 5, 5], growth=None)
     assert plan.epochs == (5, 5, 5) and plan.flops_share <= 0.5
 
 
@@ -359,7 +364,7 @@ def test_a_budget_of_all():
 @pytest.mark.parametrize("schedule", ["published", "recursive", "linear"])
 def test_a_budget_is_kept_and_a_refused_one_is_below_the_cheapest_plan(schedule):
     def planned(budget):
-        return gr.plan(mlp(64), X, budget=budget, schedule=schedule, stages=3, epochs=40)
+        return published(mlp(64), X, budget=budget, schedule=schedule, stages=3, epochs=40)
 
     assert planned(0.6).flops_share <= 0.6
     with pytest.raises(PlanError, match=r"budget=0.1: ") as caught:
@@ -369,7 +374,7 @@ def test_a_budget_is_kept_and_a_refused_one_is_below_the_cheapest_plan(schedule)
 
 
 def test_a_note_names_growth_only_where_growth_was_chosen():
-    plan = gr.plan(mlp(64), X, schedule="linear", budget=0.9)
+    plan = published(mlp(64), X, schedule="linear", budget=0.9)
     assert not any("growth" in note for note in plan.notes)
     plan = small(widths={"0": [4, 8, 16], "2": [4, 8, 16]}, epochs=[3, 3, 4], growth=0.2, budget=1)
     assert not any("growth" in note for note in plan.notes)
@@ -385,14 +390,14 @@ def test_a_budget_between_two_plans_takes_the_cheaper_one():
     # stage 1 is 2 or 4 wide of 8: 32.5 % or 52.5 %
     net = nn.Sequential(nn.Linear(4, 8, bias=False), nn.ReLU(), nn.Linear(8, 3, bias=False))
     for growth in (0.2, 1.0):
-        plan = gr.plan(net, X, stages=3, epochs=[1, 8, 1], growth=growth, budget=0.45)
+        plan = published(net, X, stages=3, epochs=[1, 8, 1], growth=growth, budget=0.45)
         assert plan.widths("0") == [2, 2, 8] and plan.flops_share == pytest.approx(0.325)
 
 
 def test_a_budget_keeps_within_the_memory():
     options = {"stages": 4, "first_epochs": 8, "batch_memory": 1e6}
-    plain = gr.plan(mlp(64), X, **options)
-    plan = gr.plan(mlp(64), X, **options, budget=plain.flops_share + 0.06)
+    plain = published(mlp(64), X, **options)
+    plan = published(mlp(64), X, **options, budget=plain.flops_share + 0.06)
     assert plan.widths("0") > plain.widths("0"), "another growth was chosen"
     assert max(plan.memory) <= 1e6
     assert plan.batch_sizes == tuple(
@@ -427,7 +432,7 @@ def test_a_budget_of_seconds(monkeypatch):
 def test_a_budget_of_measured_seconds():
     # wide enough that the full size takes longest on any machine
     options = {"stages": 3, "growth": None, "epochs": 20, "batch_size": 8}
-    plan = gr.plan(mlp(2048), X, budget=1, budget_of="seconds", **options)
+    plan = published(mlp(2048), X, budget=1, budget_of="seconds", **options)
     assert len(plan.seconds) == 3 and 0 < plan.seconds_share <= 1
 
 
@@ -436,7 +441,7 @@ def test_a_budget_out_of_reach_is_refused_without_trying_dearer_growth(monkeypat
     real = module.footprint
     monkeypatch.setattr(module, "footprint", lambda *a: calls.append(1) or real(*a))
     with pytest.raises(PlanError):
-        gr.plan(mlp(64), X, budget=0.01, stages=3, epochs=40)
+        published(mlp(64), X, budget=0.01, stages=3, epochs=40)
     # growth rates above the one given only cost more, and there are ten below it
     assert len(calls) <= 11 * 3
 
@@ -469,7 +474,7 @@ def test_costs_leave_the_model_and_random_numbers_untouched(training):
     ).train(training)
     before = {n: t.clone() for n, t in net.state_dict().items()}
     settings, state = attributes(net), torch.get_rng_state()
-    plan = gr.plan(net, X, stages=3, budget=0.9)
+    plan = published(net, X, stages=3, budget=0.9)
     str(plan.measure(1))
     assert all(torch.equal(t, before[n]) for n, t in net.state_dict().items())
     assert attributes(net) == settings and torch.equal(torch.get_rng_state(), state)
@@ -497,7 +502,7 @@ def test_json():
 
 
 def test_text():
-    plan = gr.plan(mlp(64), X, batch_growth=0.2, budget=0.5)
+    plan = published(mlp(64), X, batch_growth=0.2, budget=0.5)
     head, *lines = str(plan).splitlines()
     assert head == "Plan: Sequential in 9 stages"
     table = lines[:8]
@@ -520,7 +525,7 @@ def test_text_with_seconds():
 
 
 def test_text_of_one_stage():
-    assert "Training costs 100.00%" in str(gr.plan(mlp(), X, stages=1))
+    assert "Training costs 100.00%" in str(published(mlp(), X, stages=1))
 
 
 # Odd models.

@@ -67,8 +67,10 @@ def within_budget(
             f"that cheap; the cheapest takes {lowest:.1%}. Choose a smaller start or a larger budget."
         )
     share, chosen, rate = best
-    grown_at = 1 - chosen.shares[-1]
-    note = f"budget {budget:.0%} of {options.budget_of}: full size after {grown_at:.0%} of the training"
+    how = f"full size after {1 - chosen.shares[-1]:.0%} of the training"
+    if options.schedule != "ramp" and chosen.epochs:
+        how = f"{chosen.epochs[0]} epochs in stage 0"
+    note = f"budget {budget:.0%} of {options.budget_of}: {how}"
     note += "" if rate == options.growth else f", growth {rate:.2g}"
     return chosen.at_same_widths(notes=(*chosen.notes, f"{note}; {share:.2%} is planned."))
 
