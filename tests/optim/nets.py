@@ -128,7 +128,9 @@ def train(
 
 
 def grower_of(model: nn.Module, plan: gr.Plan, optimizer: Any = None, **options: Any) -> gr.Grower:
-    options = {"generator": torch.Generator().manual_seed(3), "variance_transfer": "preserving"} | options
+    options = {"generator": torch.Generator().manual_seed(3)} | options
+    if options.get("method", "paired") == "paired":
+        options = {"variance_transfer": "preserving"} | options
     return gr.Grower(model, plan, optimizer=optimizer, **options)
 
 

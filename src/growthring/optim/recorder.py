@@ -35,7 +35,7 @@ class RingRecorder:
     >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
     >>> plan = gr.plan(net, torch.ones(1, 4), stages=2)
     >>> seed = plan.build_seed()
-    >>> optimizer = gr.optim.SGD(seed.parameters(), lr=0.1)
+    >>> optimizer = gr.optim.SGD(seed.parameters(), lr=0.1, output_rate=True)
     >>> grower = gr.Grower(seed, plan, optimizer=optimizer)
     >>> recorder = RingRecorder(optimizer, names=["2.weight"])
     >>> seed(torch.ones(1, 4)).sum().backward()
