@@ -58,7 +58,7 @@ def run(name: str, seed: int, data: dict[str, torch.Tensor]) -> dict[str, Any]:
     kind, options, growth = TRIALS[name]
     generator = torch.Generator().manual_seed(seed)
     model = resnet8(num_classes=10, generator=generator)
-    plan = gr.plan(model, data["train_images"][:2], stages=len(EPOCHS))
+    plan = gr.plan(model, data["train_images"][:2], preset="paper", stages=len(EPOCHS))
     seed_model = plan.build_seed()
     steps_per_epoch = math.ceil(len(data["train_images"]) / SETTING["batch"])
     total = steps_per_epoch * sum(EPOCHS)
