@@ -12,11 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from growthring.errors import InputError
 from growthring.optim import RingOptimizer
 from growthring.runs.records import LogRecord
 from growthring.train.account import Account
-from growthring.train.measure import OnDevice, batch_sums, evaluate
+from growthring.train.measure import OnDevice, arithmetic_of, batch_sums, evaluate
 from growthring.train.parts import Parts
 from growthring.train.progress import Progress
 from growthring.train.setup import learning_rate
@@ -194,11 +193,7 @@ class Loop:
         return "nothing was saved"
 
     def _precision(self) -> contextlib.AbstractContextManager[Any]:
-        if self.recipe.precision == "float32":
-            return contextlib.nullcontext()
-        if self.recipe.precision != "bfloat16":
-            raise InputError(f"precision='{self.recipe.precision}' is not 'float32' or 'bfloat16'.")
-        return torch.autocast(self.device.type, torch.bfloat16)
+        return arithmetic_of(self.recipe.precision, self.device)
 
     @property
     def rings(self) -> RingOptimizer | None:
