@@ -83,7 +83,7 @@ class Loop:
 
     def _grow(self, is_last: bool) -> None:
         totals, grower = self.totals, self.grower
-        clock, report = Clock(), None
+        clock, report, before = Clock(), None, totals.cpu_seconds
         if grower is not None:
             grower.finish()
         if grower is not None and not is_last:
@@ -96,7 +96,7 @@ class Loop:
         totals.stage, totals.epochs_in_stage, totals.steps_in_stage = totals.stage + 1, 0, 0
         if report is not None:
             totals.search_flops += report.search_flops
-            self.note(self.account.growth(report))
+            self.note(self.account.growth(report, totals.cpu_seconds - before))
 
     def _epoch(self) -> None:
         """The rest of the present epoch, its evaluation and its record."""
