@@ -220,7 +220,7 @@ def test_a_file_that_is_not_there(capsys, tmp_path):
 
 CARDS = {
     "not JSON": ("{", "the metadata 'growthring' is not JSON"),
-    "a list": ("[]", "'card' of the card is []"),
+    "a list": ("[]", "the card is []; allowed is an object"),
     "another version": ({"version": 2}, "has version 2, this growthring reads 1"),
     "an unknown field": ({"code": "evil()"}, "the card has no field 'code'"),
     "no model": ({"model": None}, "'model' of the card is None; allowed is str"),

@@ -168,7 +168,7 @@ def parse_card(content: Any, where: str) -> Card:
         InputError: it is not as growthring writes it; the field is named.
     """
     if not isinstance(content, dict):
-        raise _error(where, "card", content, "an object")
+        raise InputError(f"{where}: the card is {shortened(content)}; allowed is an object.")
     if content.get("version") != VERSION:
         raise InputError(
             f"{where}: the card has version {shortened(content.get('version'))}, this growthring reads {VERSION}. "
