@@ -102,6 +102,35 @@ def test_other_data_and_arithmetic(kind, capsys, tmp_path):
     assert found["test_loss"] == result.test_loss
 
 
+@pytest.mark.parametrize("data", ["folder", "imagenet"])
+def test_folders_of_images(data, capsys, tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    draw = np.random.default_rng(0)
+    for part, count in (("train", 8), ("val", 5)):
+        for name in ("ant", "bee"):
+            (tmp_path / part / name).mkdir(parents=True)
+            for i in range(count):
+                pixels = draw.integers(0, 255, (10, 12, 3), dtype=np.uint8)
+                image.fromarray(pixels).save(tmp_path / part / name / f"{i}.png")
+    shape = {"folder": "(3,10,12)", "imagenet": "(3,8,8)"}[data]
+    inputs = {"folder": 360, "imagenet": 192}[data]
+    model = [f"input_shape={shape}", f"model_options={{'inputs': {inputs}, 'outputs': 2}}"]
+    recipe = small(
+        f"data={data}", "num_train=none", "fixed=true", "epochs=1", "batch_size=4", *model
+    )
+    result = Trainer(recipe, tmp_path / "run", data=tmp_path, progress=Silence()).fit()
+    more = ["--model", "tests.train.nets:plain", "--json", "--data"]
+    status, out, err = run(capsys, "eval", tmp_path / "run", *more, tmp_path)
+    assert status == 0, err
+    found = one_object(out)
+    assert (found["test_accuracy"], found["test_loss"]) == (result.test_accuracy, result.test_loss)
+    assert card_of(weights_metadata(tmp_path / "run/model.safetensors")).classes == ("ant", "bee")
+    for part in ("train", "val"):
+        (tmp_path / part / "bee").rename(tmp_path / part / "cat")
+    err = refused(capsys, tmp_path / "run", *more[:2], "--data", tmp_path)
+    assert "label 1 is 'cat' here and 'bee' there" in err
+
+
 def test_another_batch_size(file, capsys):
     status, out, _ = run(capsys, "eval", file, "--batch-size", 7, "--json")
     found = one_object(out)
