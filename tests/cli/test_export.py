@@ -159,6 +159,18 @@ def test_norms_that_fade_in_are_exported_with_a_warning_if_asked_for(fading, cap
     assert card.width == "stage 1 of a plan with stages 0 to 2, step 5"
 
 
+def test_a_run_that_lacks_its_result_only(capsys, tmp_path):
+    """Stopped after the last stage, when no norm fades any more: the weights are the final ones."""
+    Trainer(small(model=normed), tmp_path / "run", progress=Silence()).fit()
+    (tmp_path / "run" / "result.json").unlink()
+    file = tmp_path / "model.safetensors"
+    status, _, err = run(capsys, "export", tmp_path / "run", file, "--partial")
+    card = card_of(weights_metadata(file))
+    assert (status, err, card.fading) == (0, "", ()) and "stage 2 of a plan with" in card.width
+    final, exported = load_weights(tmp_path / "run" / "model.safetensors"), load_weights(file)
+    assert all(final[name].equal(exported[name]) for name in final)
+
+
 def test_flags_that_do_not_go_together(fading, capsys, tmp_path):
     status, _, err = run(capsys, "export", fading, tmp_path / "m.safetensors", "--while-fading")
     assert status == 2 and "--while-fading is for --partial" in err

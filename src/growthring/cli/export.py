@@ -127,11 +127,18 @@ def _partial(
     if "card" not in config.content:
         return state["model"], None
     card = parse_card(config.content["card"], f"'{run.config_file}'")
-    stage = state.get("totals", {}).get("stage")
-    width = f"stage {stage} of a plan with stages 0 to {len(config.plan['flops']) - 1}"
+    last = len(config.plan["flops"]) - 1
+    width = f"stage {_stage(state, last)} of a plan with stages 0 to {last}"
     return state["model"], replace(
         card, width=f"{width}, step {checkpoint.step}", fading=tuple(fading)
     )
+
+
+def _stage(state: dict[str, Any], last: int) -> int | str:
+    """The stage of a checkpoint; after the last one a run is done but for its result."""
+    totals = state.get("totals")
+    stage = totals.get("stage") if isinstance(totals, dict) else None
+    return min(stage, last) if isinstance(stage, int) else "?"
 
 
 def _fading(state: dict[str, Any]) -> list[str]:
