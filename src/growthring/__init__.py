@@ -21,3 +21,4 @@ from growthring.growing.verify import Verification as Verification, verify as ve
 from growthring.planning.options import PlanOptions as PlanOptions
 from growthring.planning.plan import Plan as Plan
 from growthring.planning.planner import plan as plan
+from growthring.train.loading import load as load

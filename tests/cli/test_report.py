@@ -35,6 +35,21 @@ def test_json(runs, capsys, tmp_path):
     assert status == 0 and len(rows) == 2 and all(isinstance(row, dict) for row in rows)
 
 
+def test_the_clock_of_the_processor(runs, capsys, tmp_path):
+    page = tmp_path / "page.html"
+    status, out, _ = run(capsys, "report", *runs, "--out", page, "--clock", "cpu")
+    assert (
+        status == 0 and "CPU seconds" in out and "Test accuracy over CPU time" in page.read_text()
+    )
+    status, out, _ = run(capsys, "report", *runs, "--out", page, "--clock", "cpu", "--json")
+    results = [json.loads((folder / "result.json").read_text()) for folder in runs]
+    found = [row["seconds"]["mean"] for row in json.loads(out)]
+    assert found == [result["cpu_seconds"] for result in results]
+    lines = [json.loads(line) for line in (runs[0] / "metrics.jsonl").read_text().splitlines()]
+    timed = [line for line in lines if line["kind"] in ("epoch", "growth")]
+    assert all(line["cpu_seconds"] > 0 for line in timed) and len(timed) == 3 + 2
+
+
 def test_by_default_the_page_is_in_the_present_folder(runs, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert run(capsys, "report", runs[0])[0] == 0

@@ -125,7 +125,7 @@ def test_results_are_one_plain_object(whole):
 
 def test_the_page_has_table_plot_and_curves(whole):
     page = (whole[0] / "report.html").read_text()
-    assert page.count("<svg xmlns") == 1 and page.count('class="chart"') == 4
+    assert page.count("<svg xmlns") == 1 and page.count('class="chart"') == 5
     assert "fixed-seconds" in page and "rounded up" in page and "http-equiv" in page
 
 

@@ -9,7 +9,7 @@ from growthring.errors import GrowthError
 from growthring.report import render, write_report
 from tests.runs.samples import config, metrics, write_run
 
-SECTIONS = ["Result", "Curves", "Stages", "Rate factors", "Growths", "Settings", "Notes"]
+SECTIONS = ["Result", "Curves", "Stages", "Learning rates", "Growths", "Settings", "Notes"]
 
 
 class Checker(HTMLParser):
@@ -49,6 +49,29 @@ class Checker(HTMLParser):
         return " ".join(self.words)
 
 
+def section(page: str, key: str) -> str:
+    """The markup of one section."""
+    return page.split(f'<section class="{key}"')[1].split("</section>")[0]
+
+
+def frame(figure: str) -> list[float]:
+    """The corners of the first chart, in its own units and in those of the values."""
+    return [float(v) for v in re.search(r'data-frame="([^"]+)"', figure).group(1).split()]
+
+
+def path_of(figure: str) -> str:
+    """The points of the first curve."""
+    return re.search(r'<path d="M([^"]+)" class="curve', figure).group(1)
+
+
+def boxed(page: str, name: str) -> int:
+    """How many tables or charts there are; all of them are in a box that scrolls."""
+    kinds = {"table": r"<table", "svg": r'<svg class="(?:chart|stages|costs)|<svg xmlns'}
+    found = re.findall(rf'(<div class="scroll[^>]*>)?(?:{kinds[name]})', page)
+    assert all(found)
+    return len(found)
+
+
 def curves(page: str) -> int:
     return len(re.findall(r'class="curve( faint)?"', page))
 
@@ -67,13 +90,75 @@ def test_a_grown_and_a_fixed_size_run(tmp_path):
         "aten.unfold",
     ):
         assert words in checker.text
-    # Two runs in four charts; eight rings in each of seven different parameters.
-    assert curves(page) == 2 * 4 + 8 * 7
+    # Two runs in five charts; eight rings in each of seven different parameters.
+    assert curves(page) == 2 * 5 + 8 * 7
     assert page.count('class="stages"') == 1
     assert "left out" not in checker.text
     assert checker.seen.count("caption") == checker.seen.count("table") > 3
     assert page.count('role="img"') == page.count('class="chart"') + page.count('class="stages"')
     assert not re.search(r"https?://|<link|<img|src=", page)
+
+
+def test_rings_and_rate_factors_are_explained_beside_their_charts(tmp_path):
+    page = render([write_run(tmp_path / "grown"), write_run(tmp_path / "fixed", True)])
+    rates = section(page, "rates")
+    assert (
+        "A ring is what one stage added to a parameter: ring 0 are the entries of the seed" in rates
+    )
+    assert "The rate factor of a ring multiplies the learning rate for its entries" in rates
+    assert "Each colour is a ring" in section(page, "stage-diagrams")
+
+
+def test_the_learning_rate_of_all_runs(tmp_path):
+    runs = [write_run(tmp_path / "grown"), write_run(tmp_path / "fixed", True)]
+    figure = section(render(runs), "rates").split("</figure>")[0]
+    assert "Learning rate over epochs" in figure and 'data-y="learning rate|"' in figure
+    assert re.findall(r'data-label="([^"]+)"', figure) == ["demo, grown", "demo, fixed-size"]
+    # From 0.1 to 0, over 60 epochs.
+    left, right, bottom, top, x0, x1, y0, y1, log = frame(figure)
+    points = [tuple(map(float, p.split(","))) for p in path_of(figure).split("L")]
+    values = [y0 + (y1 - y0) * (y - bottom) / (top - bottom) for _, y in points]
+    assert values[0] == pytest.approx(0.1, rel=0.01) and values[-1] == pytest.approx(0, abs=1e-4)
+    assert (x0, x1, log) == (0, 60, 0) and left < right
+    records = [r | {"lr": None} for r in metrics(False, 0)]
+    text = Checker(render([write_run(tmp_path / "a", records=records)])).text
+    assert "Learning rate over epochs: left out" in text
+
+
+def test_with_the_clock_of_the_processor_all_times_are_its_own(tmp_path):
+    """The samples have 0.8 CPU seconds in a second, and 0.25 in each growth."""
+    runs = [write_run(tmp_path / "grown"), write_run(tmp_path / "fixed", True)]
+    wall, cpu = Checker(render(runs)).text, Checker(render(runs, clock="cpu")).text
+    assert "CPU" not in wall and "7 growths in 1.75 CPU s" in cpu
+    for words in (
+        "FLOPs and CPU seconds as shares of fixed-size training",
+        "of the CPU seconds",
+        "Test accuracy over CPU time",
+        "CPU time, s",
+    ):
+        assert words in cpu and words.replace("CPU ", "") in wall
+    assert not re.search(r"(?<!CPU )\b(seconds|time)\b(?! do)", cpu)
+    seconds = json.loads((tmp_path / "fixed" / "result.json").read_text())["seconds"]
+    assert f"{seconds:.1f} s" in wall and f"{0.8 * seconds:.1f} s" in cpu
+    titles = {"wall": "Test accuracy over time</fig", "cpu": "Test accuracy over CPU time</fig"}
+    frames = [frame(render(runs, clock=c).split(title)[1]) for c, title in titles.items()]
+    assert frames[1][5] == pytest.approx(0.8 * frames[0][5], rel=0.1)
+
+
+def test_runs_that_did_not_record_the_clock(tmp_path):
+    records = [{k: v for k, v in r.items() if k != "cpu_seconds"} for r in metrics(False, 0)]
+    run = write_run(tmp_path / "a", records=records)
+    text = Checker(render([run], clock="cpu")).text
+    assert "Test accuracy over CPU time: left out, as no run has recorded both values." in text
+    assert "7 growths in" in text and "81." not in text
+
+
+def test_every_chart_and_table_is_in_a_box_that_scrolls(tmp_path):
+    runs = [write_run(tmp_path / "grown"), write_run(tmp_path / "fixed", True, lr=0.2)]
+    page = render(runs)
+    assert boxed(page, "table") > 4 and boxed(page, "svg") == 4 + 1 + 7 + 1
+    style = page.split("<style>")[1].split("</style>")[0]
+    assert ".scroll{overflow-x:auto" in style and ".scroll>svg{display:block;width:100%" in style
 
 
 def test_seeds_share_a_legend_entry_and_a_colour(tmp_path):
@@ -88,7 +173,7 @@ def test_twenty_configurations_look_different(tmp_path):
     looks = re.findall(
         r'class="curve" (style="[^"]+"(?: stroke-dasharray="[^"]+")?) data-label="demo', page
     )
-    assert len(looks) == 80 and len(set(looks)) == 20
+    assert len(looks) == 100 and len(set(looks)) == 20
 
 
 def test_names_are_escaped(tmp_path):
@@ -151,7 +236,7 @@ def test_non_finite_values_leave_gaps(tmp_path):
                 record[key] = [float("nan"), "NaN", float("-inf"), None][index % 4]
     page = render([write_run(tmp_path / "a", records=records)])
     Checker(page)
-    assert curves(page) == 4 + 8 * 7
+    assert curves(page) == 5 + 8 * 7
 
 
 def test_any_value_in_any_place(tmp_path):

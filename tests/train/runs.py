@@ -114,7 +114,7 @@ def every(steps: int | None) -> Callable[[Trainer], None]:
 
 def metrics(folder: Path) -> list[dict[str, Any]]:
     return [
-        {k: v for k, v in line.items() if k != "seconds"}
+        {k: v for k, v in line.items() if k not in ("seconds", "cpu_seconds")}
         for line in read_jsonl(folder / "metrics.jsonl")
     ]
 

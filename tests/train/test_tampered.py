@@ -123,6 +123,10 @@ FIELDS = [
     *(("plan.parameters", value) for value in (..., [1, 2, 3.5], [1, 2, 2**70], [[1], 2, 3])),
     *(("plan.epochs", value) for value in ([1, 1], [1, 1, -1], "x", {})),
     *(("plan.full_flops", value) for value in ("x", -1, float("inf"), None)),
+    *(("card", value) for value in (None, [], 3, "x")),
+    *(("card.model", value) for value in (None, 3, ...)),
+    *(("card.classes", value) for value in (3, [1])),
+    *(("card.preprocessing.std", value) for value in (3, None, ["x"])),
     ("settings.lr", DEEP),
     ("unknown", 1),
     ("settings.unknown", 1),
@@ -163,6 +167,7 @@ CHANGES = [  # of the right kind, but not what the run began with
     ("plan.parameters", [1, 2, 3], "'plan.parameters[0]' was"),
     ("plan.full_flops", 1.0, "'plan.full_flops' was"),
     ("plan.epochs", [1, 2, 3], "'plan.epochs[1]' was"),
+    ("card.data", "cifar10", "'card.data' was 'digits' and is 'cifar10'"),
     ("versions", {"torch": "9.9", "python": "3"}, "'versions.torch' was"),
     ("source", {"recipe": "demo"}, "'source.recipe' was None and is 'demo'"),
 ]

@@ -13,6 +13,7 @@ from growthring.errors import InputError
 from growthring.files.foreign import shown
 from growthring.report import write_report
 from growthring.runs import format_table, summary_table
+from growthring.runs.results import CLOCKS
 from growthring.runs.run import read_runs
 
 
@@ -28,6 +29,12 @@ def add(commands: Commands) -> None:
     parser.add_argument("runs", nargs="+", metavar="RUN")
     parser.add_argument("--out", default="report.html", metavar="FILE", help="default report.html")
     parser.add_argument("--title", default="growthring report")
+    parser.add_argument(
+        "--clock",
+        choices=tuple(CLOCKS),
+        default="wall",
+        help="what seconds are in all charts and tables: by the clock, or of the processor",
+    )
     parser.add_argument("--json", action="store_true", help="print the table as JSON")
     parser.set_defaults(run=_run)
 
@@ -37,13 +44,13 @@ def _run(arguments: argparse.Namespace) -> None:
     missing = [run for run in runs if not run.is_dir()]
     if missing:
         raise InputError(f"there is no folder '{missing[0]}'.")
-    write_report(runs, Path(arguments.out), title=arguments.title)
-    rows = summary_table(runs)
+    write_report(runs, Path(arguments.out), title=arguments.title, clock=arguments.clock)
+    rows = summary_table(runs, arguments.clock)
     for run in read_runs(runs):
         for problem in run.problems:
             print(shown(f"growthring: '{run.path}' is damaged: {problem}"), file=sys.stderr)
     if arguments.json:
         print(json.dumps([asdict(row) for row in rows], default=str))
         return
-    print(format_table(rows))
+    print(format_table(rows, arguments.clock))
     print(f"wrote {arguments.out}")

@@ -1,26 +1,18 @@
-"""growthring train and growthring export."""
+"""growthring train: a recipe by growing, or at full size; or a run that was stopped."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from growthring.checkpoint import (
-    Checkpoint,
-    CheckpointError,
-    save_weights,
-)
 from growthring.cli.common import Commands, add_data, add_recipe, recipe_of
 from growthring.cli.trust import is_file, recipe_source, trusted_recipe
 from growthring.errors import InputError
-from growthring.files.foreign import shown
-from growthring.runs import RunFolder
 from growthring.train import (
     RECIPES,
     Progress,
@@ -28,7 +20,6 @@ from growthring.train import (
     Silence,
     Trainer,
     change,
-    how_to_resume,
     load_recipe,
     open_run,
     parse_settings,
@@ -56,7 +47,7 @@ examples:
 
 
 def add(commands: Commands) -> None:
-    """Adds `growthring train` and `growthring export`."""
+    """Adds `growthring train`."""
     parser = commands.add_parser(
         "train",
         help="train a recipe by growing, or resume a run",
@@ -92,18 +83,6 @@ def add(commands: Commands) -> None:
     parser.add_argument("--quiet", action="store_true", help="no progress")
     parser.add_argument("--json", action="store_true", help="print the result as a JSON object")
     parser.set_defaults(run=_train)
-    export = commands.add_parser(
-        "export",
-        help="write the weights of a run as one safetensors file",
-        description="Writes the full-size weights of a finished run, with the model's own names, to FILE. Reads "
-        "tensors only: nothing that the run folder names is run.",
-    )
-    export.add_argument("folder", metavar="RUN")
-    export.add_argument("file", metavar="FILE")
-    export.add_argument(
-        "--partial", action="store_true", help="of an unfinished run, at the width that it has"
-    )
-    export.set_defaults(run=_export)
 
 
 def _train(arguments: argparse.Namespace) -> None:
@@ -183,34 +162,3 @@ def _resumed(arguments: argparse.Namespace, common: dict[str, Any]) -> Trainer:
     trainer = Trainer(recipe, folder, data=data, source={**source, **recipe_source(name)}, **common)
     trainer.resume(saved)
     return trainer
-
-
-def _export(arguments: argparse.Namespace) -> None:
-    folder = Path(arguments.folder)
-    run = RunFolder(folder)
-    if not run.is_run:
-        raise InputError(f"'{folder}' holds no run: there is no config.json in it.")
-    if not run.is_finished and not arguments.partial:
-        raise InputError(
-            f"'{folder}' is not finished, so its weights are not of full size yet. Go on with "
-            f"`{how_to_resume(folder, read_config(folder).source)}`, or export what there is with --partial."
-        )
-    if run.is_finished:
-        weights = run.read_weights()
-    else:
-        checkpoint = run.read_checkpoint()
-        for path, reason in checkpoint.skipped:
-            print(shown(f"checkpoint {path.name} cannot be used ({reason})"), file=sys.stderr)
-        weights = _weights(checkpoint)
-    save_weights(arguments.file, weights)
-    print(f"wrote {arguments.file}")
-
-
-def _weights(checkpoint: Checkpoint) -> dict[str, Any]:
-    """The model's tensors of a checkpoint, which may be of anything."""
-    weights = checkpoint.state.get("model") if isinstance(checkpoint.state, dict) else None
-    if not isinstance(weights, dict):
-        raise CheckpointError(
-            f"the checkpoint '{checkpoint.path}' holds no model: it is not of a training run."
-        )
-    return weights

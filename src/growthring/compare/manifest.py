@@ -14,6 +14,7 @@ from growthring.checkpoint import RunLock, RunLockedError, read_json, write_json
 from growthring.compare.contenders import FIXED, MATCHED, Contender, Settings
 from growthring.compare.stored import check_stored
 from growthring.errors import InputError
+from growthring.runs.clocks import clock_words
 from growthring.runs.results import CLOCKS
 from growthring.train import Recipe, format_settings, parse_settings
 from growthring.train.bounds import check_bounds
@@ -105,7 +106,7 @@ class Manifest:
         decision = self.decisions.get(name)
         epochs = None if decision is None else decision.epochs
         settings = {} if epochs is None else matched_settings(epochs)
-        what = "FLOPs" if name == MATCHED[0] else "seconds"
+        what = "FLOPs" if name == MATCHED[0] else clock_words("seconds", self.clock)
         text = f"full size for as many epochs as cost the {what} of {self.match}"
         return Entry(settings, text, seeds, epochs, fixed=True, grows=False)
 

@@ -10,26 +10,38 @@ from growthring.compare.manifest import Manifest
 from growthring.compare.plot import plot
 from growthring.compare.standings import Standing
 from growthring.compare.table import cells, notes
-from growthring.report.curves import curve_section
-from growthring.report.markup import counted, details, table, tag, text
+from growthring.report.curves import curve_section, learning_rate_chart
+from growthring.report.markup import chart_box, counted, details, table, tag, text
 from growthring.report.page import Section, page
+from growthring.runs.clocks import by_clock
 from growthring.runs.configurations import Configuration
 from growthring.runs.run import Run, read_run
 from growthring.runs.values import number
 
+_RATES = (
+    "The schedule sets one learning rate for the whole network.",
+    "A ring is what one stage added to a parameter. An optimizer that knows the rings multiplies the learning rate "
+    "of each by its rate factor; growthring report RUN shows them.",
+)
+
 
 def render(out: Path, rows: Sequence[Standing], manifest: Manifest) -> str:
     """The page as HTML."""
-    configurations = _configurations(out, rows)
+    configurations = _configurations(out, rows, manifest.clock)
     num_runs = sum(len(row.runs) for row in rows)
     count = f"{counted(num_runs, 'finished run')} of {counted(len(rows), 'contender')}"
     sections = [
         Section("Result", "headline", lambda: _table(rows, manifest)),
-        Section("Accuracy and cost", "costs", lambda: tag("figure", plot(rows, manifest.clock))),
-        Section("Curves", "curves", lambda: curve_section(configurations)),
+        Section("Accuracy and cost", "costs", lambda: _plot(rows, manifest)),
+        Section("Curves", "curves", lambda: curve_section(configurations, manifest.clock)),
+        Section("Learning rate", "rates", lambda: learning_rate_chart(configurations, _RATES)),
         Section("Contenders", "contenders", lambda: _contenders(rows)),
     ]
     return page(f"Comparison: {manifest.settings.get('name', '')}", count, sections)
+
+
+def _plot(rows: Sequence[Standing], manifest: Manifest) -> str:
+    return tag("figure", chart_box(plot(rows, manifest.clock), "wide"))
 
 
 def _table(rows: Sequence[Standing], manifest: Manifest) -> str:
@@ -45,12 +57,12 @@ def _contenders(rows: Sequence[Standing]) -> str:
     return details("What they are, and what they change of the recipe", shown, opened=True)
 
 
-def _configurations(out: Path, rows: Sequence[Standing]) -> list[Configuration]:
+def _configurations(out: Path, rows: Sequence[Standing], clock: str) -> list[Configuration]:
     """The finished runs of each row, with shares of FLOPs that are of the same whole for all."""
     read = {row.name: tuple(read_run(out / run) for run in row.runs) for row in rows if row.runs}
     whole = next((flops for run in read.get("fixed", ()) if (flops := run.final("flops"))), None)
     return [
-        Configuration(name, tuple(_rescaled(run, whole) for run in runs))
+        Configuration(name, tuple(by_clock(_rescaled(run, whole), clock) for run in runs))
         for name, runs in read.items()
     ]
 

@@ -14,6 +14,7 @@ from growthring.report.colours import line_styles, variables
 from growthring.report.markup import tag, text
 from growthring.report.scales import Scale, fit, tick_labels
 from growthring.runs import Spread
+from growthring.runs.clocks import clock_words
 
 _WIDTH, _HEIGHT, _GAP = 520, 400, 30
 _TOP, _BOTTOM = 44, _HEIGHT - 46
@@ -59,7 +60,7 @@ def plot(rows: Sequence[Standing], clock: str = "wall") -> str:
         ),
         tag("rect", width=2 * _WIDTH + _GAP, height=_HEIGHT, class_="back"),
     ]
-    seconds = "CPU seconds" if clock == "cpu" else "seconds"
+    seconds = clock_words("seconds", clock)
     for index, what in enumerate(("FLOPs", seconds)):
         points = []
         for row, (colour, _) in zip(shown, styles, strict=True):
@@ -77,7 +78,8 @@ def plot(rows: Sequence[Standing], clock: str = "wall") -> str:
         class_="costs",
         viewBox=f"0 0 {2 * _WIDTH + _GAP} {_HEIGHT}",
         role="img",
-        aria_label="Test accuracy over FLOPs and over seconds, in percent of fixed-size training",
+        aria_label=f"Test {'loss' if loss else 'accuracy'} over FLOPs and over {seconds}, in percent of "
+        "fixed-size training",
     )
 
 

@@ -9,6 +9,7 @@ from growthring.compare.manifest import Manifest
 from growthring.compare.standings import Standing
 from growthring.files.foreign import shown
 from growthring.runs import Spread
+from growthring.runs.clocks import clock_words
 from growthring.runs.texttable import aligned, printable
 
 NOTHING = "–"
@@ -36,7 +37,7 @@ def cells(rows: Sequence[Standing], clock: str = "wall") -> list[list[str]]:
         ("n", lambda row: str(len(row.seeds))),
         ("FLOPs %", lambda row: _percent(row.flops_share, 1)),
         (
-            f"{'CPU ' if clock == 'cpu' else ''}seconds %",
+            f"{clock_words('seconds', clock)} %",
             lambda row: _percent(row.seconds_share, 1),
         ),
         ("memory MB", lambda row: _megabytes(row.memory)),
@@ -56,14 +57,19 @@ def cells(rows: Sequence[Standing], clock: str = "wall") -> list[list[str]]:
 def format_table(rows: Sequence[Standing], clock: str = "wall") -> str:
     """The table for the terminal.
 
-    >>> from growthring.runs import Spread
-    >>> costs = [Spread(0.529), Spread(0.61, 0.02), Spread(31.0), None, None, None]
-    >>> row = Standing(
-    ...     *("paired", "", (), False, 30, 3, (0, 1, 2), ()), Spread(0.978, 0.002), None, *costs, ""
-    ... )
-    >>> print(format_table([row]))
-    contender  epochs    accuracy %  n  FLOPs %   seconds %
-    paired         30  97.80 ± 0.20  3     52.9  61.0 ± 2.0
+        >>> from growthring.runs import Spread
+    from growthring.runs.clocks import clock_words
+        >>> costs = [Spread(0.529), Spread(0.61, 0.02), Spread(31.0), None, None, None]
+        >>> row = Standing(
+        ...     *("paired", "", (), False, 30, 3, (0, 1, 2), ()),
+        ...     Spread(0.978, 0.002),
+        ...     None,
+        ...     *costs,
+        ...     "",
+        ... )
+        >>> print(format_table([row]))
+        contender  epochs    accuracy %  n  FLOPs %   seconds %
+        paired         30  97.80 ± 0.20  3     52.9  61.0 ± 2.0
     """
     lines = cells(rows, clock)
     left = {0} | {i for i, title in enumerate(lines[0]) if title == "state"}
@@ -88,7 +94,8 @@ def notes(rows: Sequence[Standing], manifest: Manifest) -> list[str]:
     ]
     if any(len(row.seeds) > 1 for row in rows):
         sentences.append("± is the sample standard deviation over seeds.")
-    for name, what in zip(MATCHED, ("FLOPs", "seconds"), strict=True):
+    seconds = clock_words("seconds", manifest.clock)
+    for name, what in zip(MATCHED, ("FLOPs", seconds), strict=True):
         decision = manifest.decisions.get(name)
         if decision is not None:
             sentences.append(

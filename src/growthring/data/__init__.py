@@ -8,4 +8,5 @@ from growthring.data.errors import DataError as DataError
 from growthring.data.folder import ImageFolder as ImageFolder
 from growthring.data.folder_batches import FolderBatches as FolderBatches
 from growthring.data.images import ImageData as ImageData
+from growthring.data.preprocessing import Preprocessing as Preprocessing
 from growthring.data.stream import BatchStream as BatchStream

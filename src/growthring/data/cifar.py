@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from growthring.data.classes import CIFAR10, CIFAR100
 from growthring.data.errors import DataError
 from growthring.data.files import OfficialFile, check_md5, fetch, read_members, write_folder
 from growthring.data.images import ImageData
@@ -31,7 +32,12 @@ class CifarLayout:
     train: tuple[str, ...]
     test: tuple[str, ...]
     labels: str
-    num_classes: int
+    classes: tuple[str, ...]
+
+    @property
+    def num_classes(self) -> int:
+        """How many classes there are."""
+        return len(self.classes)
 
 
 LAYOUTS = {
@@ -45,7 +51,7 @@ LAYOUTS = {
         train=tuple(f"data_batch_{i}" for i in range(1, 6)),
         test=("test_batch",),
         labels="labels",
-        num_classes=10,
+        classes=CIFAR10,
     ),
     "cifar100": CifarLayout(
         folder="cifar-100-python",
@@ -57,7 +63,7 @@ LAYOUTS = {
         train=("train",),
         test=("test",),
         labels="fine_labels",
-        num_classes=100,
+        classes=CIFAR100,
     ),
 }
 
@@ -96,7 +102,7 @@ def load_cifar(name: str, root: Path, download: bool) -> tuple[ImageData, ImageD
             content = contents[member] if contents is not None else _content(path, archive)
             tables.append(_table(content, path, layout))
         images, labels = (torch.cat(tensors) for tensors in zip(*tables, strict=True))
-        return ImageData(images, labels, layout.num_classes, name)
+        return ImageData(images, labels, layout.num_classes, name, layout.classes)
 
     return part(layout.train), part(layout.test)
 

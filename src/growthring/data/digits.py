@@ -14,6 +14,7 @@ import torch
 from growthring.data.images import ImageData
 
 _TEST_PER_CLASS = 50
+_CLASSES = tuple("0123456789")
 
 
 def load_digits() -> tuple[ImageData, ImageData]:
@@ -34,6 +35,6 @@ def load_digits() -> tuple[ImageData, ImageData]:
     for digit in range(10):
         test[(labels == digit).nonzero()[-_TEST_PER_CLASS:, 0]] = True
     return (
-        ImageData(images[~test], labels[~test], 10, "digits"),
-        ImageData(images[test], labels[test], 10, "digits"),
+        ImageData(images[~test], labels[~test], 10, "digits", _CLASSES),
+        ImageData(images[test], labels[test], 10, "digits", _CLASSES),
     )

@@ -118,7 +118,7 @@ class ImageFolder:
                     "which crops them."
                 )
             images[i] = torch.from_numpy(np.array(image)).permute(2, 0, 1)
-        return ImageData(images, self.labels, self.num_classes, self.name)
+        return ImageData(images, self.labels, self.num_classes, self.name, self.classes)
 
 
 def _images(folder: Path) -> list[str]:

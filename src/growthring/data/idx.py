@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from growthring.data.classes import FASHION_MNIST
 from growthring.data.errors import DataError
 from growthring.data.files import OfficialFile, fetch
 from growthring.data.images import ImageData
@@ -34,7 +35,6 @@ OFFICIAL = {
     name: OfficialFile(f"{name}.gz", f"{_SITE}/{name}.gz", md5) for name, md5 in _MD5.items()
 }
 _FOLDERS = (".", "fashion-mnist", "FashionMNIST/raw")  # below root
-_CLASSES = 10
 
 
 def load_fashion_mnist(root: Path, download: bool) -> tuple[ImageData, ImageData]:
@@ -55,9 +55,10 @@ def load_fashion_mnist(root: Path, download: bool) -> tuple[ImageData, ImageData
                 f"{paths[0]}: images of shape {tuple(images.shape)} with {len(labels)} labels in "
                 f"{paths[1].name}; needed are (n, 28, 28) and n labels."
             )
-        if int(labels.max()) >= _CLASSES:
+        if int(labels.max()) >= len(FASHION_MNIST):
             raise DataError(f"{paths[1]}: labels must be from 0 to 9, found {int(labels.max())}.")
-        return ImageData(images.unsqueeze(1), labels.long(), _CLASSES, "fashion-mnist")
+        names = FASHION_MNIST
+        return ImageData(images.unsqueeze(1), labels.long(), len(names), "fashion-mnist", names)
 
     return part("train"), part("t10k")
 

@@ -20,6 +20,8 @@ _CHUNK = 2048  # images that are turned to floats at a time: CIFAR as floats wou
 class ImageData:
     """Images (n, c, h, w) as uint8 on the CPU, labels (n,) as int64 from 0 to num_classes - 1.
 
+    `classes` are the classes' names in the order of labels, where the data set has names for them.
+
     >>> data = ImageData(
     ...     images=torch.zeros(4, 1, 8, 8, dtype=torch.uint8),
     ...     labels=torch.tensor([0, 1, 2, 1]),
@@ -36,6 +38,7 @@ class ImageData:
     labels: Tensor
     num_classes: int
     name: str
+    classes: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         where = f"ImageData '{self.name}'"
@@ -59,6 +62,10 @@ class ImageData:
             raise InputError(
                 f"{where}: labels must be from 0 to {self.num_classes - 1} (num_classes={self.num_classes}), "
                 f"got {int(labels.min())} to {int(labels.max())}."
+            )
+        if self.classes is not None and len(self.classes) != self.num_classes:
+            raise InputError(
+                f"{where}: classes has {len(self.classes)} names for num_classes={self.num_classes}."
             )
 
     def __len__(self) -> int:
@@ -99,13 +106,22 @@ class ImageData:
         """The images at side × side, each pixel the rounded mean over the area that it covers."""
         if side < 1:
             raise InputError(f"resize({side}): '{self.name}' needs a side of at least one pixel.")
-        n, c, h, w = self.images.shape
-        images = torch.empty(n, c, side, side, dtype=torch.uint8)
-        for start in range(0, n, _CHUNK):
-            chunk = self.images[start : start + _CHUNK].float()
-            if h % side == 0 and w % side == 0:
-                small = F.avg_pool2d(chunk, (h // side, w // side))
-            else:
-                small = F.interpolate(chunk, size=(side, side), mode="area")
-            images[start : start + _CHUNK] = small.round_().clamp_(0, 255)
-        return replace(self, images=images)
+        return replace(self, images=average_down(self.images, side))
+
+
+def average_down(images: Tensor, side: int) -> Tensor:
+    """Bytes (n, c, h, w) at side × side, each pixel the rounded mean over the area that it covers.
+
+    >>> average_down(torch.tensor([[[[0, 4], [8, 12]]]], dtype=torch.uint8), 1)
+    tensor([[[[6]]]], dtype=torch.uint8)
+    """
+    n, c, h, w = images.shape
+    small = torch.empty(n, c, side, side, dtype=torch.uint8)
+    for start in range(0, n, _CHUNK):
+        chunk = images[start : start + _CHUNK].float()
+        if h % side == 0 and w % side == 0:
+            means = F.avg_pool2d(chunk, (h // side, w // side))
+        else:
+            means = F.interpolate(chunk, size=(side, side), mode="area")
+        small[start : start + _CHUNK] = means.round_().clamp_(0, 255)
+    return small

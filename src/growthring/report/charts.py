@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from growthring.report.markup import counted, tag, text
+from growthring.report.markup import chart_box, counted, tag, text
 from growthring.report.scales import Scale, fit, thin, tick_labels
 
 Points = Sequence[tuple[float, float]]
@@ -84,7 +84,7 @@ def line_chart(
         data_x=f"{x.title}|{x.unit}",
         data_y=f"{y.title}|{y.unit}",
     )
-    return tag("figure", tag("figcaption", text(name)), svg)
+    return tag("figure", tag("figcaption", text(name)), chart_box(svg, "plain"))
 
 
 def with_unit(axis: ChartAxis) -> str:

@@ -1,4 +1,4 @@
-"""The curves of training: accuracy over epochs, FLOPs and seconds, and the loss."""
+"""The curves of training: accuracy over epochs, FLOPs and seconds; the loss; the learning rate."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from collections.abc import Callable, Sequence
 from growthring.report.charts import ChartAxis, Line, line_chart
 from growthring.report.colours import line_styles
 from growthring.report.markup import sentence, tag, text
+from growthring.runs.clocks import clock_words
 from growthring.runs.configurations import Configuration, reference_of
 from growthring.runs.records import EpochRecord
 from growthring.runs.run import Run
 
 Reading = Callable[[Run, EpochRecord], float | None]
+_EPOCHS = ChartAxis("epochs", zero=True, whole=True)
 _UNITS = ((3 * 86400.0, 86400.0, "days"), (3 * 3600.0, 3600.0, "h"), (300.0, 60.0, "min"))
 
 
@@ -35,8 +37,8 @@ def legend(configurations: Sequence[Configuration]) -> str:
     return tag("ul", *entries, class_="legend")
 
 
-def curve_section(configurations: Sequence[Configuration]) -> str:
-    """The charts, each left out with a sentence if no run has its values."""
+def curve_section(configurations: Sequence[Configuration], clock: str = "wall") -> str:
+    """The charts, each left out with a sentence if no run has its values; their seconds are by the clock."""
     if not any(run.epochs for c in configurations for run in c.runs):
         return sentence("There are no curves: no run has finished an epoch yet.")
     key, quality = "test_accuracy", ChartAxis("test accuracy", "%", cut=0.04)
@@ -49,9 +51,6 @@ def curve_section(configurations: Sequence[Configuration]) -> str:
     def measured(_: Run, epoch: EpochRecord) -> float | None:
         value: float | None = getattr(epoch, key)
         return None if value is None else scale * value
-
-    def epochs(_: Run, epoch: EpochRecord) -> float | None:
-        return epoch.number
 
     def seconds(_: Run, epoch: EpochRecord) -> float | None:
         return None if epoch.seconds is None else epoch.seconds / divisor
@@ -73,9 +72,9 @@ def curve_section(configurations: Sequence[Configuration]) -> str:
         _chart(
             f"{what} over epochs",
             configurations,
-            epochs,
+            _number,
             measured,
-            ChartAxis("epochs", zero=True, whole=True),
+            _EPOCHS,
             quality,
         ),
         _chart(
@@ -87,19 +86,19 @@ def curve_section(configurations: Sequence[Configuration]) -> str:
             quality,
         ),
         _chart(
-            f"{what} over time",
+            f"{what} over {clock_words('time', clock)}",
             configurations,
             seconds,
             measured,
-            ChartAxis("time", unit, zero=True),
+            ChartAxis(clock_words("time", clock), unit, zero=True),
             quality,
         ),
         _chart(
             "Training loss over epochs",
             configurations,
-            epochs,
+            _number,
             loss,
-            ChartAxis("epochs", zero=True, whole=True),
+            _EPOCHS,
             ChartAxis("training loss", log=True),
         ),
     ]
@@ -113,6 +112,22 @@ def curve_section(configurations: Sequence[Configuration]) -> str:
         + tag("div", *charts, class_="charts")
         + tag("p", text(note), class_="hint")
     )
+
+
+def learning_rate_chart(configurations: Sequence[Configuration], words: Sequence[str]) -> str:
+    """The learning rate itself, as the schedule sets it, over the epochs of all runs; and words beside it."""
+
+    def rate(_: Run, epoch: EpochRecord) -> float | None:
+        return epoch.lr
+
+    axis = ChartAxis("learning rate", zero=True)
+    chart = _chart("Learning rate over epochs", configurations, _number, rate, _EPOCHS, axis)
+    beside = tag("div", *(tag("p", text(paragraph)) for paragraph in words), class_="beside")
+    return legend(configurations) + tag("div", chart, beside, class_="charts")
+
+
+def _number(_: Run, epoch: EpochRecord) -> float | None:
+    return epoch.number
 
 
 def _chart(

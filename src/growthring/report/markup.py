@@ -63,6 +63,16 @@ def table(caption: str, head: list[str], rows: list[list[str]], numeric: bool = 
     )
 
 
+def chart_box(svg: str, size: str) -> str:
+    """A chart in a box as wide as the page has room for.
+
+    Args:
+        svg: the chart.
+        size: "plain": it is scaled to the box; "wide": it keeps a size at which it can be read, and scrolls.
+    """
+    return tag("div", svg, class_=f"scroll {size}")
+
+
 def details(summary: str, *children: str, opened: bool = False) -> str:
     """A part that can be folded; the summary is a text."""
     return tag("details", tag("summary", text(summary)), *children, open="open" if opened else None)

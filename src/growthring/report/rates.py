@@ -1,4 +1,4 @@
-"""The rate factors: by how much each ring's learning rate differs from the schedule's, over time."""
+"""The learning rates: the schedule's, and the factor by which each ring's differs from it, over time."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from growthring.report.charts import ChartAxis, Line, line_chart
 from growthring.report.colours import ring_colour
+from growthring.report.curves import learning_rate_chart
 from growthring.report.markup import counted, details, sentence, tag, text
 from growthring.runs.configurations import Configuration
 from growthring.runs.run import Run
@@ -17,7 +18,21 @@ _MOST_CONFIGURATIONS = 6
 Series = tuple[tuple[tuple[float, float], ...], ...]  # points of each ring
 
 
+_EXPLANATION = (
+    "The schedule sets one learning rate for the whole network.",
+    "A ring is what one stage added to a parameter: ring 0 are the entries of the seed, ring 1 those that the "
+    "first growth brought, and so on.",
+    "The rate factor of a ring multiplies the learning rate for its entries: at 2 it is twice what the schedule "
+    "says, at 1 just that.",
+)
+
+
 def rate_section(configurations: Sequence[Configuration]) -> str:
+    """The learning rate of all runs, and the rate factors, with what a ring and a rate factor are."""
+    return learning_rate_chart(configurations, _EXPLANATION) + _factors(configurations)
+
+
+def _factors(configurations: Sequence[Configuration]) -> str:
     """Charts of a few parameters for the first run of each configuration that has any."""
     with_rates = [
         (c, run) for c in configurations if (run := next((r for r in c.runs if r.rates), None))
@@ -25,13 +40,17 @@ def rate_section(configurations: Sequence[Configuration]) -> str:
     parts: list[str] = []
     for c, run in with_rates[:_MOST_CONFIGURATIONS]:
         charts = _charts(c.run_label(run), run)
-        parts.append(charts if not parts or not charts else details(f"Rates of {c.label}", charts))
+        parts.append(
+            charts if not parts or not charts else details(f"Rate factors of {c.label}", charts)
+        )
     section = "".join(parts)
     if not section:
         return sentence("There are no rate factors: no run has recorded any for a grown parameter.")
     left_out = len(with_rates) - _MOST_CONFIGURATIONS
     if left_out > 0:
-        section += sentence(f"Left out: the rates of {counted(left_out, 'more configuration')}.")
+        section += sentence(
+            f"Left out: the rate factors of {counted(left_out, 'more configuration')}."
+        )
     return section
 
 
@@ -91,7 +110,7 @@ def _charts(label: str, run: Run) -> str:
     if len(rest) > _MOST_FOLDED:
         note = sentence(f"Left out: {counted(len(rest) - _MOST_FOLDED, 'more parameter')}.")
     return (
-        tag("h3", text(label))
+        tag("h3", text(f"Rate factors of the rings of {label}"))
         + tag("ul", *swatches, class_="legend")
         + tag("div", *map(chart, chosen), class_="charts")
         + (

@@ -8,7 +8,7 @@ from itertools import accumulate
 
 from growthring.report.charts import x_axis_parts
 from growthring.report.colours import ring_colour
-from growthring.report.markup import details, sentence, tag, text
+from growthring.report.markup import chart_box, details, sentence, tag, text
 from growthring.report.plan_tables import stage_table, width_rows, width_table
 from growthring.report.scales import Scale
 from growthring.runs.configurations import Configuration
@@ -16,6 +16,10 @@ from growthring.runs.run import StagePlan
 from growthring.runs.values import canonical
 
 _WIDTH, _LEFT, _RIGHT = 1080, 52, 1066
+_EXPLANATION = (
+    "Each colour is a ring: the entries that one stage added to the network. The first ring is the seed; with the "
+    "last one the network has its full size."
+)
 _NUM_OPEN = 4  # further diagrams are folded
 
 
@@ -53,7 +57,7 @@ def stage_section(configurations: Sequence[Configuration]) -> str:
             parts.append(figure + tables)
         else:
             parts.append(details(f"Stages of {names}", figure, tables))
-    return "".join(parts)
+    return tag("p", text(_EXPLANATION), class_="hint") + "".join(parts)
 
 
 def stage_diagram(configuration: Configuration, names: str) -> str:
@@ -100,7 +104,7 @@ def stage_diagram(configuration: Configuration, names: str) -> str:
         aria_label=f"Stage diagram of {names}: {len(plan.epochs)} stages in {total:g} epochs.{share}",
     )
     caption = tag("figcaption", text(f"Stages of {names}."), tag("span", text(share)))
-    return tag("figure", caption, tag("div", svg, class_="wide"), class_="full")
+    return tag("figure", caption, chart_box(svg, "wide"), class_="full")
 
 
 def _panels(plan: StagePlan) -> list[Panel]:

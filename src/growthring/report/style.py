@@ -6,9 +6,9 @@ from growthring.report.colours import variables
 
 _BASE = """
 :root{color-scheme:light dark;--back:#fbfbfa;--card:#fff;--ink:#1d2126;--soft:#5c6168;--edge:#e1e3e6;
---grid:#eceef0;--whole:#f1f2f4;--on:#fff;LIGHT}
+--grid:#eceef0;--whole:#f1f2f4;--shade:#c3c8ce;--on:#fff;LIGHT}
 @media(prefers-color-scheme:dark){:root{--back:#14171a;--card:#1c2024;--ink:#e7eaed;--soft:#a2a9b1;
---edge:#343a41;--grid:#2a2f35;--whole:#262b30;--on:#fff;DARK}}
+--edge:#343a41;--grid:#2a2f35;--whole:#262b30;--shade:#4b535c;--on:#fff;DARK}}
 *{box-sizing:border-box}
 body{margin:0;background:var(--back);color:var(--ink);font:15px/1.5 system-ui,-apple-system,"Segoe UI",
 Roboto,"Helvetica Neue",Arial,sans-serif}
@@ -25,7 +25,12 @@ margin:0 0 18px;padding:0}
 .cards li{background:var(--card);border:1px solid var(--edge);border-radius:10px;padding:14px 18px}
 .cards b{display:block;font-size:28px;line-height:1.2;font-weight:650;white-space:nowrap}
 .cards small{display:block}
-.scroll{overflow-x:auto;margin:10px 0}
+.scroll{overflow-x:auto;margin:10px 0;--under:var(--back);background:
+linear-gradient(to right,var(--under) 40%,transparent) 0 0/36px 100%,
+linear-gradient(to left,var(--under) 40%,transparent) 100% 0/36px 100%,
+linear-gradient(to right,var(--shade),transparent) 0 0/12px 100%,
+linear-gradient(to left,var(--shade),transparent) 100% 0/12px 100%;
+background-repeat:no-repeat;background-attachment:local,local,scroll,scroll}
 table{border-collapse:collapse;font-size:14px;font-variant-numeric:tabular-nums;min-width:40%}
 caption{caption-side:top;text-align:left;color:var(--soft);padding:0 0 6px;white-space:nowrap}
 th,td{padding:6px 14px 6px 0;border-bottom:1px solid var(--edge);text-align:left;vertical-align:top}
@@ -51,11 +56,14 @@ clip-path:inset(50%)}
 .charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,440px),1fr));gap:14px}
 figure{margin:0;background:var(--card);border:1px solid var(--edge);border-radius:10px;
 padding:12px 14px 6px;min-width:0}
+.beside{color:var(--soft);font-size:14px;align-self:center}.beside p{margin:8px 0}
 figure.full{margin:12px 0}
 figcaption{font-weight:600;font-size:14px;margin-bottom:6px;overflow-wrap:anywhere}
 figcaption span{font-weight:400;color:var(--soft)}
-figure>svg,.wide>svg{display:block;width:100%;height:auto}
-.wide{overflow-x:auto}.wide>svg{min-width:680px}
+figure .scroll{margin:0;--under:var(--card)}
+.scroll>svg{display:block;width:100%;height:auto}
+.wide>svg{min-width:900px}
+.wide svg.costs .back{fill:none}
 svg text{font-size:12px;fill:var(--soft);font-variant-numeric:tabular-nums}
 svg .axis-title{fill:var(--ink)}
 svg .stage{font-size:11px}
@@ -77,6 +85,8 @@ summary:focus-visible,.scroll:focus-visible{outline:2px solid var(--c0);outline-
 #tip{position:fixed;pointer-events:none;background:var(--ink);color:var(--back);border-radius:6px;
 padding:5px 9px;font-size:13px;line-height:1.4;max-width:320px;white-space:pre-line;
 overflow-wrap:anywhere;z-index:9}
+@media(max-width:560px){main{padding:18px 12px 48px}figure{padding:10px 10px 4px}
+.plain text{font-size:16px}.plain .stage{font-size:14px}}
 @media print{figure{break-inside:avoid}#tip{display:none}}
 """
 

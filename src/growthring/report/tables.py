@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from growthring.report.markup import counted, details, sentence, table, tag, text
+from growthring.runs.clocks import clock_words
 from growthring.runs.configurations import Configuration, differing_settings
 from growthring.runs.run import Run
 from growthring.runs.spread import Spread
@@ -14,13 +15,14 @@ from growthring.runs.values import canonical, string
 _BASES = {"counted": "counted by the run", "planned": "planned, not measured"}
 
 
-def headline(rows: Sequence[Row]) -> str:
+def headline(rows: Sequence[Row], clock: str = "wall") -> str:
     """The main table, above it large numbers if one grown configuration is compared."""
+    seconds = clock_words("seconds", clock)
     if not rows:
         return sentence("No runs were given.")
     by_loss = all(row.accuracy is None for row in rows) and any(row.loss for row in rows)
     head = ["configuration", "test loss" if by_loss else "test accuracy"]
-    head += ["FLOPs", "seconds", "time", "parameters", "state"]
+    head += ["FLOPs", seconds, clock_words("time", clock), "parameters", "state"]
     body = []
     for row in rows:
         quality = row.loss if by_loss else row.accuracy
@@ -38,13 +40,13 @@ def headline(rows: Sequence[Row]) -> str:
                 text(row.state or "finished"),
             ]
         )
-    caption = "FLOPs and seconds as shares of fixed-size training"
+    caption = f"FLOPs and {seconds} as shares of fixed-size training"
     if any(row.accuracy and row.accuracy.deviation is not None for row in rows):
         caption += "; mean ± sample standard deviation over seeds"
-    return cards(rows) + table(caption, head, body)
+    return cards(rows, clock) + table(caption, head, body)
 
 
-def cards(rows: Sequence[Row]) -> str:
+def cards(rows: Sequence[Row], clock: str = "wall") -> str:
     """The three numbers that matter, if they are those of one comparison."""
     grown = [row for row in rows if not row.fixed]
     fixed = [row for row in rows if row.fixed]
@@ -57,7 +59,8 @@ def cards(rows: Sequence[Row]) -> str:
         entries.append(
             (row.accuracy.percent(2), "test accuracy", f"{points:+.2f} points against fixed-size")
         )
-    for share, name in ((row.flops_share, "FLOPs"), (row.seconds_share, "seconds")):
+    seconds = clock_words("seconds", clock)
+    for share, name in ((row.flops_share, "FLOPs"), (row.seconds_share, seconds)):
         if share:
             less = 100 * (1 - share.mean)
             words = f"{abs(less):.0f} % {'less' if less >= 0 else 'more'} than fixed-size"
@@ -72,15 +75,15 @@ def cards(rows: Sequence[Row]) -> str:
     )
 
 
-def growth_section(configurations: Sequence[Configuration]) -> str:
+def growth_section(configurations: Sequence[Configuration], clock: str = "wall") -> str:
     """A table of growths for each run that has any; the first one is unfolded."""
     parts: list[str] = []
     for c in configurations:
         for run in c.runs:
             if run.growths:
                 label = c.run_label(run)
-                summary = f"{label}: {_growth_summary(run)}"
-                parts.append(details(summary, _growth_table(label, run), opened=not parts))
+                summary = f"{label}: {_growth_summary(run, clock)}"
+                parts.append(details(summary, _growth_table(label, run, clock), opened=not parts))
     return "".join(parts) or sentence("There is no table of growths: no run has grown yet.")
 
 
@@ -111,7 +114,9 @@ def settings_section(configurations: Sequence[Configuration]) -> str:
     return "".join(parts) + _machines([run for c in known for run in c.runs])
 
 
-def note_section(configurations: Sequence[Configuration], rows: Sequence[Row]) -> str:
+def note_section(
+    configurations: Sequence[Configuration], rows: Sequence[Row], clock: str = "wall"
+) -> str:
     """The notes of the plans and what was missing or odd about the runs."""
     notes: dict[str, list[str]] = {}  # a note and what it is about
     for c, row in zip(configurations, rows, strict=True):
@@ -120,7 +125,8 @@ def note_section(configurations: Sequence[Configuration], rows: Sequence[Row]) -
         for run in c.runs:
             for problem in run.problems:
                 notes.setdefault(problem, []).append(str(run.path))
-        for basis, what in ((row.flops_basis, "FLOPs"), (row.seconds_basis, "seconds")):
+        seconds = clock_words("seconds", clock)
+        for basis, what in ((row.flops_basis, "FLOPs"), (row.seconds_basis, seconds)):
             if basis in _BASES:
                 why = "no finished fixed-size run is given"
                 note = f"The share of {what} is {_BASES[basis]}: {why}."
@@ -157,15 +163,15 @@ def _setting(run: Run, key: str) -> str:
     return string(run.settings[key]) if key in run.settings else "–"
 
 
-def _growth_summary(run: Run) -> str:
+def _growth_summary(run: Run, clock: str) -> str:
     seconds = sum(growth.seconds or 0.0 for growth in run.growths)
     total = run.final("seconds")
     count = counted(len(run.growths), "growth")
     share = f" ({100 * seconds / total:.2g} % of the run)" if total else ""
-    return f"{count} in {seconds:.3g} s{share}"
+    return f"{count} in {seconds:.3g} {clock_words('s', clock)}{share}"
 
 
-def _growth_table(label: str, run: Run) -> str:
+def _growth_table(label: str, run: Run, clock: str) -> str:
     rows = []
     for growth in run.growths:
         done = growth.num_epochs
@@ -186,7 +192,7 @@ def _growth_table(label: str, run: Run) -> str:
         "step",
         "parameters",
         "relative change of outputs",
-        "seconds",
+        clock_words("seconds", clock),
     ]
     return table(f"Growths of {label}", head, rows)
 

@@ -135,9 +135,17 @@ class RunFolder:
         """Writes a checkpoint, all or nothing; so many stay."""
         write_checkpoint(self.path, state, step, keep=keep)
 
-    def finish(self, result: Result, weights: Mapping[str, torch.Tensor]) -> None:
-        """Writes the weights, and then the result: a run with a result is finished."""
-        save_weights(self.weights_file, weights)
+    def finish(
+        self, result: Result, weights: Mapping[str, torch.Tensor], metadata: Mapping[str, str]
+    ) -> None:
+        """Writes the weights, and then the result: a run with a result is finished.
+
+        Args:
+            result: what the run came to.
+            weights: of the final model.
+            metadata: strings for the file of the weights.
+        """
+        save_weights(self.weights_file, weights, metadata)
         write_json(self.result_file, asdict(result))
 
     def write_events(self, record: LogRecord) -> None:

@@ -24,6 +24,7 @@ class EpochRecord:
         train_loss, train_accuracy: means over the epoch, while it was trained.
         test_loss, test_accuracy: on the test data.
         seconds, flops: of training so far.
+        cpu_seconds: the same in processor time.
         flops_share: of fixed-size training for as many epochs as were planned.
         batch_size: of the epoch.
     """
@@ -39,6 +40,7 @@ class EpochRecord:
     test_loss: float | None = None
     test_accuracy: float | None = None
     seconds: float | None = None
+    cpu_seconds: float | None = None
     flops: float | None = None
     flops_share: float | None = None
     batch_size: float | None = None
@@ -72,7 +74,8 @@ class GrowthRecord:
         stage: that it led to.
         num_epochs: that were done before; a line calls them `epoch`.
         step: steps that were done before.
-        seconds: that it took.
+        seconds: that it took, without those of measuring what it changed.
+        cpu_seconds: of the processor, with them.
         search_flops: of the growth method's own optimisation.
         change: relative change of the outputs, without noise and up to a factor.
         parameters: after it.
@@ -89,6 +92,7 @@ class GrowthRecord:
     change: float | None = None
     parameters: int | None = None
     widths: Mapping[str, Any] | None = None
+    cpu_seconds: float | None = None
 
     def as_line(self) -> dict[str, Any]:
         """The record as the log has it."""
@@ -112,6 +116,7 @@ class GrowthRecord:
             number(line.get("change")),
             whole(line.get("parameters")),
             mapping(line.get("widths")),
+            number(line.get("cpu_seconds")),
         )
 
 

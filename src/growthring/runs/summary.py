@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from growthring.runs.clocks import by_clock, clock_words
 from growthring.runs.configurations import Configuration, group_runs, reference_of
 from growthring.runs.run import Run, read_runs
 from growthring.runs.spread import Spread, spread, without_rounding
@@ -35,16 +36,17 @@ class Row:
     state: str
 
 
-def summary_table(runs: Iterable[str | os.PathLike[str]]) -> list[Row]:
+def summary_table(runs: Iterable[str | os.PathLike[str]], clock: str = "wall") -> list[Row]:
     """One row for each configuration among the run directories.
 
     Runs that differ in their seeds only share a row. Shares are relative to the fixed-size run of the
-    same name if a finished one is given, else to what the run itself, or its plan, says.
+    same name if a finished one is given, else to what the run itself, or its plan, says. Seconds are by
+    the clock "wall" or "cpu".
 
     >>> summary_table(["/no/such/run"])[0].state
     'no metrics'
     """
-    return rows_of(group_runs(read_runs(runs)))
+    return rows_of(group_runs([by_clock(run, clock) for run in read_runs(runs)]))
 
 
 def rows_of(configurations: Sequence[Configuration]) -> list[Row]:
@@ -101,8 +103,8 @@ def _state(configuration: Configuration) -> str:
     return f"epoch {done:g} of {total:g}" if total else f"unfinished, epoch {done:g}"
 
 
-def format_table(rows: Sequence[Row]) -> str:
-    """The rows as a table for the terminal.
+def format_table(rows: Sequence[Row], clock: str = "wall") -> str:
+    """The rows as a table for the terminal; their seconds are by the clock.
 
     >>> row = Row(
     ...     "demo, grown",
@@ -125,7 +127,8 @@ def format_table(rows: Sequence[Row]) -> str:
     if not rows:
         return "no runs"
     by_loss = all(row.accuracy is None for row in rows) and any(row.loss for row in rows)
-    head = ["run", "test loss" if by_loss else "accuracy", "FLOPs", "seconds", "parameters"]
+    head = ["run", "test loss" if by_loss else "accuracy", "FLOPs"]
+    head += [clock_words("seconds", clock), "parameters"]
     states = any(row.state for row in rows)
     lines = [[*head, "state"] if states else head]
     for row in rows:

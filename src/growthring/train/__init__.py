@@ -1,6 +1,8 @@
 """Training runs: recipes, and a trainer that grows, logs, saves and resumes."""
 
 from growthring.runs.records import Result as Result
+from growthring.train.card import Card as Card
+from growthring.train.loading import load as load
 from growthring.train.progress import Progress as Progress, Silence as Silence
 from growthring.train.recipe import Recipe as Recipe, change as change, load_recipe as load_recipe
 from growthring.train.recipes import RECIPES as RECIPES

@@ -87,13 +87,14 @@ class Account:
             test_loss=test[0],
             test_accuracy=test[1],
             seconds=totals.seconds,
+            cpu_seconds=totals.cpu_seconds,
             flops=totals.flops,
             flops_share=self.flops_share,
             batch_size=self._parts.train.batch_size,
         )
 
-    def growth(self, report: GrowthReport) -> GrowthRecord:
-        """The record of a growth that is done."""
+    def growth(self, report: GrowthReport, cpu_seconds: float) -> GrowthRecord:
+        """The record of a growth that is done, and took so much of the processor."""
         totals = self.totals
         return GrowthRecord(
             stage=totals.stage,
@@ -104,6 +105,7 @@ class Account:
             change=None if report.change is None else report.change.relative_after_scale,
             parameters=report.parameters_after,
             widths=self._parts.plan.named_widths(totals.stage),
+            cpu_seconds=cpu_seconds,
         )
 
     def rates(self, optimizer: RingOptimizer) -> RatesRecord:

@@ -15,6 +15,7 @@ from typing import Any
 from growthring.errors import InputError
 from growthring.runs import RunFolder
 from growthring.train.bounds import BOUNDS, misfit
+from growthring.train.card import parse_card
 from growthring.train.kinds import fits, shortened
 from growthring.train.recipe import KINDS
 
@@ -91,7 +92,17 @@ class _Checker:
 
     def config(self, content: Any) -> None:
         self._need(content, "the whole file", lambda v: isinstance(v, dict), "a JSON object")
-        known = ("name", "fixed", "seed", "settings", "source", "plan", "machine", "versions")
+        known = (
+            "name",
+            "fixed",
+            "seed",
+            "settings",
+            "source",
+            "plan",
+            "card",
+            "machine",
+            "versions",
+        )
         self._known(content, "", known)
         for key in ("settings", "source", "plan"):
             if key not in content:
@@ -108,6 +119,8 @@ class _Checker:
         self._settings(content["settings"])
         self._source(content["source"])
         self._plan(content["plan"])
+        if "card" in content:
+            parse_card(content["card"], f"'{self._path}'")
 
     def _settings(self, settings: dict[str, Any]) -> None:
         self._known(settings, "settings.", tuple(KINDS))

@@ -12,11 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from growthring.errors import InputError
 from growthring.optim import RingOptimizer
 from growthring.runs.records import LogRecord
 from growthring.train.account import Account
-from growthring.train.measure import OnDevice, batch_sums, evaluate
+from growthring.train.measure import OnDevice, arithmetic_of, batch_sums, evaluate
 from growthring.train.parts import Parts
 from growthring.train.progress import Progress
 from growthring.train.setup import learning_rate
@@ -84,7 +83,7 @@ class Loop:
 
     def _grow(self, is_last: bool) -> None:
         totals, grower = self.totals, self.grower
-        clock, report = Clock(), None
+        clock, report, before = Clock(), None, totals.cpu_seconds
         if grower is not None:
             grower.finish()
         if grower is not None and not is_last:
@@ -97,7 +96,7 @@ class Loop:
         totals.stage, totals.epochs_in_stage, totals.steps_in_stage = totals.stage + 1, 0, 0
         if report is not None:
             totals.search_flops += report.search_flops
-            self.note(self.account.growth(report))
+            self.note(self.account.growth(report, totals.cpu_seconds - before))
 
     def _epoch(self) -> None:
         """The rest of the present epoch, its evaluation and its record."""
@@ -194,11 +193,7 @@ class Loop:
         return "nothing was saved"
 
     def _precision(self) -> contextlib.AbstractContextManager[Any]:
-        if self.recipe.precision == "float32":
-            return contextlib.nullcontext()
-        if self.recipe.precision != "bfloat16":
-            raise InputError(f"precision='{self.recipe.precision}' is not 'float32' or 'bfloat16'.")
-        return torch.autocast(self.device.type, torch.bfloat16)
+        return arithmetic_of(self.recipe.precision, self.device)
 
     @property
     def rings(self) -> RingOptimizer | None:

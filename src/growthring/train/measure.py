@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -52,6 +53,19 @@ def evaluate(
     if not examples:
         raise InputError("the test data gave no batch to evaluate on.")
     return loss_sum / examples, None if math.isnan(right) else right / examples
+
+
+def arithmetic_of(precision: str, device: torch.device) -> AbstractContextManager[Any]:
+    """The context in which a model runs: plain for "float32", autocast for "bfloat16".
+
+    Raises:
+        InputError: there is no such precision.
+    """
+    if precision == "float32":
+        return contextlib.nullcontext()
+    if precision != "bfloat16":
+        raise InputError(f"precision='{precision}' is not 'float32' or 'bfloat16'.")
+    return torch.autocast(device.type, torch.bfloat16)
 
 
 def batch_sums(loss: Tensor, outputs: Any, targets: Tensor) -> Tensor:

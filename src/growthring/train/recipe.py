@@ -226,6 +226,21 @@ def load_recipe(source: str, known: Mapping[str, Callable[[], Recipe]]) -> Recip
     return recipe
 
 
+def name_of(code: Any) -> str:
+    """The qualified name of a function or class, the same in every process.
+
+    >>> from growthring.zoo import mlp8
+    >>> name_of(mlp8), name_of(functools.partial(mlp8, width=8))
+    ('growthring.zoo.mlp.mlp8', 'partial(growthring.zoo.mlp.mlp8, width=8)')
+    """
+    if isinstance(code, functools.partial):
+        inner = [name_of(code.func), *map(repr, code.args)]
+        inner += [f"{key}={v!r}" for key, v in sorted(code.keywords.items())]
+        return f"partial({', '.join(inner)})"
+    named = code if hasattr(code, "__qualname__") else type(code)
+    return f"{named.__module__.removeprefix(PREFIX)}.{named.__qualname__}"
+
+
 def _check(key: str, value: Any) -> None:
     if key not in KINDS:
         raise InputError(f"a recipe has no setting '{key}'; {nearest(key, sorted(KINDS))}.")
@@ -248,11 +263,4 @@ def _is_stored(key: str, value: Any) -> bool:
 
 def _described(value: Any) -> Any:
     """What JSON cannot hold, in words that are the same in every process."""
-    if isinstance(value, Mapping):
-        return dict(value)
-    if isinstance(value, functools.partial):
-        inner = [_described(value.func), *map(repr, value.args)]
-        inner += [f"{key}={v!r}" for key, v in sorted(value.keywords.items())]
-        return f"partial({', '.join(inner)})"
-    named = value if hasattr(value, "__qualname__") else type(value)
-    return f"{named.__module__.removeprefix(PREFIX)}.{named.__qualname__}"
+    return dict(value) if isinstance(value, Mapping) else name_of(value)

@@ -6,7 +6,7 @@ import importlib.util
 import platform
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from growthring.errors import InputError
 from growthring.methods.base import Loss
 from growthring.runs import EpochRecord, Result, RunFolder
 from growthring.runs.records import LogRecord
+from growthring.train.card import describe_training
 from growthring.train.config import SOURCE
 from growthring.train.interrupt import Interrupt
 from growthring.train.loop import Loop
@@ -98,6 +99,14 @@ class Trainer(Loop):
             download=download,
         )
         super().__init__(parts, progress or Progress())
+        self._card = describe_training(
+            recipe,
+            parts.test,
+            parts.plan.example_inputs,
+            model=model,
+            has_own_data=train is not None or test is not None,
+            has_own_loss=loss is not None,
+        )
         self._config: Mapping[str, Any] | None = None  # as config.json has it
         self._resumed: Saved | None = None
         self._interrupt = Interrupt(self.progress.say)
@@ -176,6 +185,7 @@ class Trainer(Loop):
             "settings": self.recipe.as_dict(),
             "source": self._source,
             "plan": self.account.costs,
+            "card": self._card.as_dict(),
             "machine": f"{platform.machine()} {platform.system()}, {torch.get_num_threads()} threads, "
             f"{self.device}",
             "versions": {"torch": torch.__version__, "python": platform.python_version()},
@@ -221,7 +231,8 @@ class Trainer(Loop):
 
     def _finish(self) -> Result:
         result = self.account.result(self.evaluate())
-        self.folder.finish(result, self.model.state_dict())
+        card = replace(self._card, test_accuracy=result.test_accuracy, test_loss=result.test_loss)
+        self.folder.finish(result, self.model.state_dict(), card.metadata())
         return result
 
     def _kept(self) -> str:
