@@ -4,7 +4,7 @@ import sys
 
 from growthring.cli.demo import main
 
-TINY = ["--set", "epochs=4", "--set", "first_epochs=1", "--set", "stages=3", "--set", "num_train=128",
+TINY = ["--set", "epochs=4", "--set", "stages=3", "--set", "num_train=128",
         "--set", "model_options.width=8"]  # fmt: skip
 ROWS = ("fixed", "fixed-flops", "fixed-seconds", "paired")
 

@@ -257,6 +257,7 @@ class Grower:
         faded = min(1.0, progress / self.fade)
         for module in self._modules:
             module.fades.advance(faded)
+        self._pace.is_saved = False
         if faded == 1 and self.fading_norms:
             self.finish()
 

@@ -60,18 +60,16 @@ class Pace:
     Attributes:
         step: training steps so far.
         began: step at which the present stage began.
-        fading: norms that fade in.
         stage: that the model is in.
-        saved: step at which all this was saved last.
+        is_saved: whether all this was saved as it is now.
     """
 
     def __init__(self, plan: Plan, stage: int) -> None:
         self._ends = list(itertools.accumulate(plan.stage_steps))
         self._last_stage = plan.num_stages - 1
-        self.stage, self.fading = stage, 0
+        self.stage, self._fading = stage, 0
         self.step = self.began = self._ends[stage - 1] if stage and self._ends else 0
-        self.saved: int | None = None
-        self.is_driven = False
+        self.is_saved = self._is_driven = False
 
     @property
     def total(self) -> int:
@@ -86,7 +84,7 @@ class Pace:
                 "steps_per_epoch=. To decide yourself when to grow, call grow() and advance()."
             )
         self.step += 1
-        self.is_driven = True
+        self._is_driven, self.is_saved = True, False
 
     @property
     def is_due(self) -> bool:
@@ -99,13 +97,22 @@ class Pace:
         length = self._ends[self.stage] - self.began
         return 1.0 if length <= 0 else min(1.0, (self.step - self.began) / length)
 
+    @property
+    def fading(self) -> int:
+        """Norms that fade in."""
+        return self._fading
+
+    @fading.setter
+    def fading(self, count: int) -> None:
+        self._fading, self.is_saved = count, False
+
     def enter(self, stage: int) -> None:
         """The model grew."""
-        self.stage, self.began = stage, self.step
+        self.stage, self.began, self.is_saved = stage, self.step, False
 
     def state_dict(self) -> dict[str, int]:
         """For `Grower.state_dict`."""
-        self.saved = self.step
+        self.is_saved = True
         return {"step": self.step, "began": self.began}
 
     def load_state_dict(self, state: Mapping[str, Any], stage: int) -> None:
@@ -116,7 +123,7 @@ class Pace:
 
     def farewell(self) -> None:
         """Warns of a run that is left in a state that nobody wants, unless it was saved just so."""
-        if self.saved == self.step and self.is_driven:
+        if self.is_saved:
             return
         troubles = []
         if self.fading:
@@ -124,7 +131,7 @@ class Pace:
                 f"{_norms(self.fading)} still fading in, so that its weights in a plain model compute something "
                 "else (call Grower.finish())"
             )
-        if self.is_driven and self.step < self.total:
+        if self._is_driven and self.step < self.total:
             left = self._last_stage - self.stage
             if left:
                 troubles.append(f"{left} growth{'s' if left > 1 else ''} to go until its full size")
@@ -132,7 +139,7 @@ class Pace:
             if self.stage and since <= self.total // 100:
                 troubles.append(f"new units that were trained for {since} steps only")
         if troubles:
-            where = f" after step {self.step:,} of {self.total:,}" if self.is_driven else ""
+            where = f" after step {self.step:,} of {self.total:,}" if self._is_driven else ""
             warnings.warn(
                 f"the training ended{where}; the model was left with {', and '.join(troubles)}.",
                 GrowthWarning,
