@@ -19,7 +19,7 @@ from growthring.zoo import mlp8
 
 
 def recipe(**options) -> Recipe:
-    return Recipe("mine", mlp8, **options)
+    return Recipe("mine", mlp8, **{"preset": "paper", **options})
 
 
 def put(before: Recipe, *texts: str) -> Recipe:

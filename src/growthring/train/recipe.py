@@ -257,6 +257,8 @@ def _default(one: dataclasses.Field[Any]) -> Any:
 
 
 def _is_stored(key: str, value: Any) -> bool:
+    if key == "preset":  # runs were stored before there were two
+        return bool(value != "paper")
     is_later = key in OPTIONS and OPTIONS[key].metadata.get("later", False)
     return not (is_later and value == OPTIONS[key].default)
 
