@@ -109,6 +109,8 @@ class Recipe:
             _check(key, value)
         options = {key: settings.pop(key) for key in OPTIONS if key in settings}
         settings["plan"] = plan = _with_length(plan.changed(**options))
+        for key, value in vars(plan).items():
+            _check(key, value)
         preset = preset_named(plan.preset)
         settings.setdefault("variance_transfer", preset.variance_transfer)
         settings.setdefault("noise", preset.noise)
