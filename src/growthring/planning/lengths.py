@@ -104,12 +104,12 @@ def lengths_of(options: PlanOptions, fractions: Sequence[float]) -> Lengths:
 def possible_lengths(options: PlanOptions, fractions: Sequence[float]) -> Iterator[Lengths]:
     """What a budget may choose from: every grown_at, or every first_epochs that was not given."""
     total, unit = _total(options)
-    if options.schedule == "ramp":
-        is_listed = options.epochs is not None and not isinstance(options.epochs, int)
-        for grown_at in [options.grown_at] if is_listed else _TRIED:
+    is_listed = options.epochs is not None and not isinstance(options.epochs, int)
+    if options.schedule == "ramp" and not is_listed:
+        for grown_at in _TRIED:
             yield lengths_of(options.changed(grown_at=grown_at), fractions)
         return
-    is_free = total is not None and options.first_epochs is None
+    is_free = total is not None and options.first_epochs is None and not is_listed
     if not is_free or options.schedule == "linear":
         yield lengths_of(options, fractions)
         return
@@ -137,7 +137,8 @@ def length_notes(lengths: Lengths, options: PlanOptions, fractions: Sequence[flo
         notes.append(
             f"the last growth comes at {last:.0%} of the training: what is added so late has little time to learn."
         )
-    if options.schedule in ("published", "recursive") and len(fractions) > 1:
+    is_published = options.schedule in ("published", "recursive") and options.widths is None
+    if is_published and len(fractions) > 1:
         jump = fractions[-1] / fractions[-2]
         if jump > 2 and jump > 1.5 * (1 + (options.growth or 0)):
             notes.append(
