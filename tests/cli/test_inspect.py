@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from growthring.cli import main
-from growthring.cli.inspect import load_model, parse_inputs
+from growthring.cli.models import load_model, parse_inputs
 
 
 def run(capsys, *arguments):
@@ -76,7 +76,7 @@ def test_a_model_in_a_file(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["nocolon", "--input", "1x3"], "not of the form module:factory"),
+        (["nocolon", "--input", "1x3"], "not of the form module:function"),
         (["growthring.zoo:nothing", "--input", "1x3"], "has no 'nothing'"),
         (["no_such_module:make", "--input", "1x3"], "cannot import 'no_such_module'"),
         (["no_such_file.py:make", "--input", "1x3"], "there is no file 'no_such_file.py'"),

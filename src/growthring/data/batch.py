@@ -44,9 +44,6 @@ class Stream(Protocol):
     def set_batch_size(self, batch_size: int) -> None:
         """Changes the size of the batches that follow, where that can be changed."""
 
-    def rewind(self) -> None:
-        """Goes back to the start of the present epoch."""
-
     def fork(self, seed: int) -> Iterable[Batch]:
         """The same data from its start, in an order of its own: the same each time; this one stays where it is."""
 

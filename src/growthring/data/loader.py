@@ -89,15 +89,12 @@ class LoaderBatches:
         self._batch_size = own if isinstance(own, int) else size
         self.has_one_size = isinstance(own, int)
         self._num_examples = self._num_batches * size  # until an epoch was counted
-        self._start: dict[str, Any] | None = None  # of the present epoch
+        self._start = self._random()  # of the present epoch
         self.first = first_examples(batch, 2)
         self.notes: tuple[str, ...] = ()
         if doubt is not None and is_training:
-            how = (
-                "as its own state_dict says"
-                if has_state
-                else f"with the batches that {name} then gives"
-            )
+            how = f"with the batches that {name} then gives"
+            how = "as its own state_dict says" if has_state else how
             self.notes = (
                 f"a resumed run may not go on bit for bit: {doubt}. It goes on where it was, {how}.",
             )
@@ -125,16 +122,13 @@ class LoaderBatches:
             self._position += 1
             self._examples += examples_in(pair)
             yield pair
-        if self._position != self._num_batches and not self._is_counted:
-            self._note_count()
+        if not self._is_counted and self._num_batches not in (0, self._position):
+            self.notes += (
+                f"{self._name} gave {self._position} batches in an epoch, but its length is {self._num_batches}: "
+                "learning rates and fading follow the length. Give the loader the right one.",
+            )
         self._num_examples, self._is_counted = self._examples, True
         self._epoch, self._position, self._examples = self._epoch + 1, 0, 0
-
-    def rewind(self) -> None:
-        """Leaves a loop that was not finished: the next one begins its epoch anew."""
-        if self._position and self._start is not None:
-            self._set_generators(self._start["generators"])
-        self._position = self._examples = 0
 
     def fork(self, seed: int) -> Iterable[Batch]:
         """The loader's batches in an order of that seed, the same each time; the loader is then as it was."""
@@ -157,7 +151,7 @@ class LoaderBatches:
             "examples": self._examples,
             "num_examples": self._num_examples,
             "num_batches": self._num_batches,
-            "start": self._start if self._position else None,
+            "start": self._start if self._position else self._random(),
             "loader": self._loader.state_dict() if self._keeps_place else None,
         }
 
@@ -176,12 +170,12 @@ class LoaderBatches:
                 f"the run began with {state['num_batches']} batches an epoch, {self._name} has "
                 f"{self._num_batches}. Resume with the data and the batch size that it began with."
             )
-        if state["position"]:
-            self._check_start(state["start"])
+        self._check_start(state["start"])
         if self._keeps_place:
             self._loader.load_state_dict(state["loader"])
         self._epoch, self._position, self._examples, self._num_examples, _ = numbers
         self._start = state["start"]
+        self._set_generators(state["start"]["generators"])
 
     def _begin(self) -> Iterator[Any]:
         """The batches that are left of the present epoch."""
@@ -189,10 +183,9 @@ class LoaderBatches:
             if callable(set_epoch := getattr(holder, "set_epoch", None)):
                 set_epoch(self._epoch)
         if self._position == 0:
-            self._start = {"shared": shared_random(), "generators": self._generator_states()}
+            self._start = self._random()
         if self._position == 0 or self._keeps_place:
             return iter(self._loader)
-        assert self._start is not None
         now = shared_random()  # what dropout has drawn since belongs to it
         set_shared_random(self._start["shared"])
         self._set_generators(self._start["generators"])
@@ -216,28 +209,23 @@ class LoaderBatches:
             f"{self._name} gives no batch: there are no examples, or fewer than one batch with drop_last."
         )
 
-    def _note_count(self) -> None:
-        if self._num_batches:
-            self.notes += (
-                f"{self._name} gave {self._position} batches in an epoch, but its length is {self._num_batches}: "
-                "learning rates and fading follow the length. Give the loader the right one.",
-            )
-
     @contextmanager
     def _kept(self) -> Iterator[None]:
         """Leaves the loader and all random numbers as they were."""
-        shared, generators = shared_random(), self._generator_states()
+        before = self._random()
         place = self._loader.state_dict() if self._keeps_place else None
         try:
             yield
         finally:
-            set_shared_random(shared)
-            self._set_generators(generators)
+            set_shared_random(before["shared"])
+            self._set_generators(before["generators"])
             if self._keeps_place:
                 self._loader.load_state_dict(place)
 
-    def _generator_states(self) -> list[Tensor]:
-        return [generator.get_state() for generator in self._generators]
+    def _random(self) -> dict[str, Any]:
+        """What decides the batches of an epoch that begins now."""
+        states = [generator.get_state() for generator in self._generators]
+        return {"shared": shared_random(), "generators": states}
 
     def _set_generators(self, states: list[Tensor]) -> None:
         for generator, state in zip(self._generators, states, strict=True):

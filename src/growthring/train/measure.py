@@ -50,11 +50,13 @@ def evaluate(
     precision: Callable[[], AbstractContextManager[Any]],
     device: torch.device,
 ) -> tuple[float, float | None]:
-    """Mean loss and accuracy (0 to 1; None where outputs are no classes) in eval mode."""
+    """Mean loss and accuracy (0 to 1; None where outputs are no classes) in eval mode.
+
+    The data comes in the same order each time, and a loader that draws random numbers takes none from training.
+    """
     model.eval()
     sums = torch.zeros(3, dtype=torch.float64)
-    batches.rewind()
-    for inputs, targets in OnDevice(batches, device):
+    for inputs, targets in OnDevice(batches.fork(0), device):
         with precision():
             outputs = apply(model, inputs)
             value = loss(outputs, targets)
