@@ -91,7 +91,7 @@ def check_loader(loader: Any, name: str) -> None:
     Raises:
         InputError: says what it is, and what to pass.
     """
-    if isinstance(loader, Iterator) and not hasattr(loader, "__len__"):
+    if isinstance(loader, Iterator):
         raise InputError(
             f"{name} is a {type(loader).__name__}, which can be gone over only once, but every epoch goes over it "
             "again. Pass a DataLoader, a data set or a list of batches."

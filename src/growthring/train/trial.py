@@ -61,16 +61,27 @@ def _labels(stream: Stream | None) -> list[tuple[str, Tensor]]:
     return []
 
 
-def _check_targets(outputs: Tensor, targets: object) -> None:
+def _check_targets(outputs: Tensor, targets: Any) -> None:
     try:
-        nn.functional.cross_entropy(outputs, targets)  # type: ignore[arg-type]
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        kind = f"{targets.dtype} of shape" if isinstance(targets, Tensor) else "of shape"
+        nn.functional.cross_entropy(outputs, targets)
+        problem = None if _are_classes(targets) else "they are no shares of classes, which sum to 1"
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:  # of torch
+        problem = str(error).splitlines()[0].rstrip(".")
+    if problem is not None:
+        kind = f"{targets.dtype} of shape " if isinstance(targets, Tensor) else ""
         raise InputError(
-            f"the cross entropy does not fit outputs of shape {tuple(outputs.shape)} and targets that are {kind} "
-            f"{shapes_in(targets)} ({str(error).splitlines()[0]}). It needs classes that count from 0 "
-            "(torch.int64); for anything else, such as numbers to predict, pass Trainer(loss=...)."
-        ) from error
+            f"the cross entropy does not fit outputs of shape {tuple(outputs.shape)} and targets that are "
+            f"{kind}{shapes_in(targets)}, as {problem}. It needs classes that count from 0 (torch.int64); for "
+            "anything else, such as numbers to predict, pass Trainer(loss=...)."
+        )
+
+
+def _are_classes(targets: Tensor) -> bool:
+    """Whether targets are classes, or shares of them."""
+    if not targets.is_floating_point():
+        return True
+    total = targets.sum(1)
+    return bool((targets >= 0).all()) and torch.allclose(total, torch.ones_like(total), atol=1e-2)
 
 
 def _outputs(model: nn.Module, inputs: Any) -> object:
