@@ -89,5 +89,6 @@ def _are_classes(outputs: Any, targets: Any) -> bool:
     """Whether each example has a number for each of several classes, and one whole number as its target."""
     if not isinstance(outputs, Tensor) or not isinstance(targets, Tensor):
         return False
-    is_one = targets.dim() == 1 and not (targets.is_floating_point() or targets.is_complex())
+    is_number = targets.is_floating_point() or targets.is_complex()
+    is_one = targets.dim() == 1 and not is_number and targets.dtype is not torch.bool
     return is_one and outputs.dim() == 2 and outputs.shape[1] > 1 and len(outputs) == len(targets)
