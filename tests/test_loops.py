@@ -19,7 +19,7 @@ LOOPS = dict(
 
 
 def execute(code: str, names: dict) -> dict:
-    exec(compile(code, "loop.md", "exec"), names)  # noqa: S102 - our own documentation
+    exec(compile(code, "loop.md", "exec"), names)
     return names
 
 
@@ -39,7 +39,9 @@ def test_a_loop_runs_and_ends_with_the_plain_model(kind, tmp_path, monkeypatch, 
     trained = names["ema"].module.eval() if key == "ema" else model
     assert torch.equal(fresh(plan.example_inputs), trained(plan.example_inputs))
     marked = [line for line in LOOPS[kind].splitlines() if "# +" in line]
-    assert len(marked) == (6 if kind == "LSTM" else 5), "the import, plan, seed, Grower and one call"
+    assert len(marked) == (6 if kind == "LSTM" else 5), (
+        "the import, plan, seed, Grower and one call"
+    )
 
 
 def test_there_are_six():
@@ -55,7 +57,9 @@ def test_a_stopped_loop_ends_as_one_that_was_not(tmp_path, monkeypatch):
 
 
 def test_the_readme_runs():
-    (code,) = re.findall(r"```python\n(import torch\n.*?)```", (ROOT / "README.md").read_text(), re.S)
+    (code,) = re.findall(
+        r"```python\n(import torch\n.*?)```", (ROOT / "README.md").read_text(), re.S
+    )
     names = execute(code, {})
     model = names["model"]
     assert isinstance(model, nn.Module) and names["grower"].is_complete

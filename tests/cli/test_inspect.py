@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from growthring.cli import main
-from growthring.cli.inspect import load_model, parse_inputs
+from growthring.cli.models import load_model, parse_inputs
 
 
 def run(capsys, *arguments):
@@ -76,7 +76,7 @@ def test_a_model_in_a_file(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["nocolon", "--input", "1x3"], "not of the form module:factory"),
+        (["nocolon", "--input", "1x3"], "not of the form module:function"),
         (["growthring.zoo:nothing", "--input", "1x3"], "has no 'nothing'"),
         (["no_such_module:make", "--input", "1x3"], "cannot import 'no_such_module'"),
         (["no_such_file.py:make", "--input", "1x3"], "there is no file 'no_such_file.py'"),
@@ -96,6 +96,36 @@ def test_bad_arguments_say_what_is_wrong(capsys, arguments, says):
     status, out, err = run(capsys, "inspect", *arguments)
     assert status == 2 and out == ""
     assert says in err and "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "give MODULE:FUNCTION with --input, or --recipe NAME."),
+        (["demo"], "'demo' is a recipe: --recipe demo."),
+        (["growthring.zoo:resnet8"], "needs an example of its inputs"),
+        (["growthring.zoo:resnet8", "--recipe", "demo"], "not both"),
+        (["--recipe", "demo", "--input", "1x3"], "--input is for a model of your own"),
+        (["--recipe", "demo", "--set", "width=3"], "expected key=value with a key out of"),
+        (["--recipe", "nothing"], "there is no recipe 'nothing'"),
+        (
+            ["tests.cli.test_inspect:MODEL", "--input", "1x2", "--set", "bias=1"],
+            "is a model that is made already: it takes no --set",
+        ),
+    ],
+)
+def test_a_model_or_a_recipe(capsys, arguments, says):
+    status, out, err = run(capsys, "inspect", *arguments)
+    assert status == 2 and out == "" and says in err and "Traceback" not in err
+
+
+def test_the_model_of_a_recipe(capsys):
+    sets = ["--set", "model_options.width=8", "--set", "freeze=('conv1',)"]
+    status, out, err = run(capsys, "inspect", "--recipe", "demo", *sets, "--json")
+    assert (status, err) == (0, "")
+    groups = {g["name"]: g for g in json.loads(out)["groups"]}
+    assert groups["conv1"]["width"] == 8
+    assert groups["conv1"]["frozen"] == {"kind": "user", "reason": "freeze='conv1'"}
 
 
 def test_no_command_shows_the_help(capsys):

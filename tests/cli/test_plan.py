@@ -107,7 +107,86 @@ def test_unknown_and_missing_recipes(capsys):
     status, _, err = run(capsys, "plan", "--recipe", "cifar10-resnet21")
     assert status == 2 and "there is no recipe" in err and "cifar10-resnet20" in err
     status, _, err = run(capsys, "plan")
-    assert status == 2 and "--recipe" in err
+    assert status == 2 and "give MODULE:FUNCTION with --input, or --recipe NAME." in err
+
+
+# A user's own model.
+
+READER = """\
+from torch import nn
+
+class Reader(nn.Module):
+    def __init__(self, width=16, stages=1):
+        super().__init__()
+        self.embed, self.hidden = nn.Embedding(50, width), nn.Linear(width, stages * width)
+        self.head = nn.Linear(stages * width, 3)
+
+    def forward(self, tokens, mask=None):
+        words = self.embed(tokens)
+        words = words if mask is None else words * mask.unsqueeze(-1)
+        return self.head(self.hidden(words.mean(1)).relu())
+
+made = Reader()
+"""
+
+
+@pytest.fixture
+def reader(tmp_path):
+    path = tmp_path / "my_reader.py"
+    path.write_text(READER)
+    return path
+
+
+def test_a_users_own_model(reader, capsys):
+    inputs = ["--input", "tokens=2x8:int64", "--input", "mask=2x8"]
+    settings = ["width=32", "model_options.stages=2", "stages=3", "epochs=6", "growth=none"]
+    sets = [part for setting in settings for part in ("--set", setting)]
+    status, out, err = run(capsys, "plan", f"{reader}:Reader", *inputs, *sets, "--json")
+    assert (status, err) == (0, "")
+    found = one_object(out)
+    assert found["model"] == f"{reader}:Reader" and "recipe" not in found
+    assert found["stages"] == 3 and sum(found["epochs"]) == 6
+    assert found["widths"][-1] == {"embed": 32, "hidden": 64} and found["widths"][0]["embed"] == 8
+
+
+def test_a_users_own_model_within_a_budget_as_text(reader, capsys):
+    arguments = [f"{reader}:made", "--input", "2x8:int64", "--budget", "60%", "--set", "stages=4"]
+    status, out, _ = run(capsys, "plan", *arguments)
+    assert status == 0 and out.startswith("Plan: Reader in 4 stages")
+    share = float(out.split("Training costs ")[1].split("%")[0])
+    assert 30 < share <= 60
+
+
+MODEL = ["READER:Reader", "--input", "2x8:int64"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["READER:Reader"], "needs an example of its inputs, such as --input 1x3x224x224"),
+        (["READER:Readers", "--input", "2x8:int64"], "has no 'Readers'"),
+        (["READER:Reader", "--input", "2x8"], "own forward pass fails"),
+        (["READER:Reader", "--input", "2x8:int65"], "torch has no type 'int65'"),
+        (["READER", "--input", "2x8"], "is not of the form module:function"),
+        (["demo"], "'demo' is a recipe: --recipe demo."),
+        ([*MODEL, "--recipe", "demo"], "or --recipe demo, not both"),
+        (["--recipe", "demo", "--input", "1x3"], "--input is for a model of your own"),
+        ([*MODEL, "--set", "stges=3"], "no such option; the nearest is 'stages'"),
+        ([*MODEL, "--set", "model_options.depth=3"], "has no argument 'depth'"),
+        ([*MODEL, "--set", "stages=1000000000"], "allowed is int from 1 to 1,000"),
+        ([*MODEL, "--set", "stages=many"], "'stages' is int, not str"),
+        ([*MODEL, "--set", "width=wide"], "failed: TypeError"),
+        ([*MODEL, "--set", "epochs=2"], "2 epochs do not reach for 9 stages"),
+        ([*MODEL, "--set", "build=x"], "write a recipe of your own"),
+        ([*MODEL, "--set", "width"], "expected KEY=VALUE"),
+        (["READER:made", "--input", "2x8:int64", "--set", "width=3"], "has no argument 'width'"),
+        (["math:pi", "--input", "1x3", "--set", "stages=2"], "neither a model nor callable"),
+    ],
+)
+def test_what_is_wrong_with_a_model(arguments, says, reader, capsys):
+    arguments = [a.replace("READER", str(reader)) for a in arguments]
+    status, out, err = run(capsys, "plan", *arguments)
+    assert status == 2 and out == "" and says in err and "Traceback" not in err
 
 
 @pytest.mark.slow

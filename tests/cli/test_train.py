@@ -134,6 +134,14 @@ def test_a_folder_that_holds_a_run(whole, own, capsys):
     assert (whole / "model.safetensors").read_bytes() == before
 
 
+def test_a_finished_run_that_is_resumed_shows_its_result(whole, own, capsys):
+    before = {p: p.read_bytes() for p in whole.rglob("*") if p.is_file()}
+    status, out, err = run(capsys, "train", "--resume", whole, "--recipe", f"{own}:mine")
+    assert status == 0 and out.startswith(f"{whole}: test accuracy ")
+    assert f"'{whole}' is finished: test accuracy " in err and "Nothing is left to train" in err
+    assert "resuming" not in err and {p: p.read_bytes() for p in before} == before
+
+
 def test_a_run_of_the_library_is_not_resumed_by_the_command(capsys, tmp_path):
     from tests.train.runs import Silence, Trainer, small
 

@@ -119,7 +119,9 @@ def test_a_growth_that_fails_is_tried_again(monkeypatch):
         patch.setattr(type(grower.method), "grow", lambda self, job: 1 / 0)
         with pytest.raises(GrowthStepError, match="ZeroDivisionError"):
             grower.step()
-    assert grower.stage == 0 and all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+    assert grower.stage == 0 and all(
+        torch.equal(v, before[k]) for k, v in model.state_dict().items()
+    )
     report = grower.step()
     assert report.step == 5 and report.growth is not None
 
@@ -185,7 +187,12 @@ def fading(progress: float = 0.1):
 def test_a_state_dict_of_a_fading_model_warns():
     model, grower = fading()
     holder = nn.ModuleDict({"net": model})
-    for take in (model.state_dict, holder.state_dict, model.n.state_dict, copy.deepcopy(model).state_dict):
+    for take in (
+        model.state_dict,
+        holder.state_dict,
+        model.n.state_dict,
+        copy.deepcopy(model).state_dict,
+    ):
         with pytest.warns(gr.GrowthWarning, match="still fading in after a growth") as caught:
             take()
         assert caught[0].filename == __file__, "the warning points at the line that saves"

@@ -132,7 +132,10 @@ def test_stages_without_a_step_are_left_out():
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"epochs": 1}, "no room for a growth in 1 epoch with grown_at=0.5. A plan in epochs grows at"),
+        (
+            {"epochs": 1},
+            "no room for a growth in 1 epoch with grown_at=0.5. A plan in epochs grows at",
+        ),
         ({"total_steps": 1}, "no room for a growth in 1 step"),
         ({"epochs": 5, "stages": 9}, "5 epochs do not reach for 9 stages of at least one each"),
         ({"total_steps": 5, "stages": 9}, "Choose fewer stages, or more steps"),
@@ -251,7 +254,9 @@ def test_thin_shortcuts_in_channels_last_are_told():
     (note,) = gr.plan(last, x).notes
     assert "'short' (a 1x1 convolution with a stride) has fewer than 8 input channels" in note
     ambiguous = torch.empty_strided((2, 1, 8, 8), (64, 1, 8, 1)).zero_()
-    assert len(gr.plan(Shortcut(), ambiguous).notes) == 1, "a grey image whose strides say channels_last"
+    assert len(gr.plan(Shortcut(), ambiguous).notes) == 1, (
+        "a grey image whose strides say channels_last"
+    )
 
 
 def test_a_grower_warns_of_a_seed_that_was_made_channels_last():

@@ -166,7 +166,10 @@ def test_explicit_lists():
         ({"batch_memory": "8GB"}, "batch_memory='8GB'"),
         ({"batch_memory": math.nan}, "batch_memory=nan"),
         ({"batch_memory": math.inf}, "batch_memory=inf"),
-        ({"schedule": "cubic"}, "schedule='cubic' is not one of ramp, published, recursive, linear"),
+        (
+            {"schedule": "cubic"},
+            "schedule='cubic' is not one of ramp, published, recursive, linear",
+        ),
         ({"schedule": None}, "schedule=None"),
         ({"optimizer": "adagrad"}, "optimizer='adagrad' is not one of sgd, adam"),
         ({"optimizer": None}, "optimizer=None"),

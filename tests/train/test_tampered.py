@@ -311,6 +311,10 @@ STATES = {
     "an unknown total": (total(bonus=3), "'totals' does not fit"),
     "other sums": (lambda state: state.update(sums=torch.zeros(2)), "'sums' is torch.float32"),
     "other random states": (lambda state: state.update(random=[torch.zeros(3)]), "does not fit"),
+    "other numbers of Python": (
+        lambda state: state.update(other_random={"python": (3, (1, 2), None)}),
+        "there is no such state of random numbers",
+    ),
     "no random state": (lambda state: state.update(random=[]), "does not fit"),
     "another optimizer": (
         lambda state: state["optimizer"].update(param_groups=[]),

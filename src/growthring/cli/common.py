@@ -14,7 +14,12 @@ else:
     Commands = object
 
 
-def add_recipe(parser: argparse.ArgumentParser, is_required: bool = True) -> None:
+_SET = "change a setting of the recipe, such as epochs=20 or optimizer_options.momentum=0.8"
+
+
+def add_recipe(
+    parser: argparse.ArgumentParser, is_required: bool = True, set_help: str = _SET
+) -> None:
     """--recipe and --set."""
     parser.add_argument(
         "--recipe",
@@ -28,7 +33,7 @@ def add_recipe(parser: argparse.ArgumentParser, is_required: bool = True) -> Non
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="change a setting of the recipe, such as epochs=20 or optimizer_options.momentum=0.8",
+        help=set_help,
     )
 
 

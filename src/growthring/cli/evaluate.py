@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from growthring.checkpoint import load_weights, weights_metadata
 from growthring.checkpoint.jsontext import dumps
 from growthring.cli.common import Commands, add_data, add_recipe, recipe_of
-from growthring.cli.inspect import load_model
+from growthring.cli.models import load_model
 from growthring.errors import InputError
 from growthring.files.foreign import shown
 from growthring.runs import RunFolder

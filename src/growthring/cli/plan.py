@@ -1,27 +1,32 @@
-"""growthring plan: widths, epochs, batch sizes and costs of a recipe, before anything is paid."""
+"""growthring plan: widths, epochs, batch sizes and costs of a model's growth, before anything is paid."""
 
 from __future__ import annotations
 
 import argparse
 import json
+from typing import Any
 
-import torch
-
-from growthring.cli.common import Commands, add_recipe, parse_share, recipe_of
+from growthring.cli.common import Commands, parse_share
+from growthring.cli.models import Given, add_model, given_model
 from growthring.errors import InputError
 from growthring.planning.plan import Plan
-from growthring.train import change
-from growthring.train.setup import check, make_model, make_plan
+from growthring.planning.planner import plan
+from growthring.train.setup import make_plan
 
 _PLAN = """\
-Shows what a recipe would do: the width, epochs and batch size of every stage, and what that costs as a
-share of training the full-size network for as many epochs. FLOPs are counted on fake tensors; --measure
-also runs a few training steps of each stage on this machine.
+Shows what growing your model, or training a recipe, would do: the width, epochs and batch size of every stage,
+and what that costs as a share of training the full-size network for as many epochs. FLOPs are counted on fake
+tensors; --measure also runs a few training steps of each stage on this machine.
+
+Options of the plan (stages, epochs, batch_size, growth, freeze, ...; see growthring.PlanOptions) are given with
+--set; so are the arguments of your model's function. Where both have a name, model_options.NAME is the argument.
 
 examples:
+  growthring plan mypackage.models:make_net --input 1x3x224x224
+  growthring plan my_model.py:make --set width=64 --set stages=4 --set epochs=30 --input tokens=2x16:int64
+  growthring plan torchvision.models:resnet18 --input 1x3x224x224 --budget 40% --json
   growthring plan --recipe cifar10-resnet20
   growthring plan --recipe cifar10-vgg11 --measure --set batch_growth=0.2
-  growthring plan --recipe cifar10-resnet20 --budget 40% --json
 """
 
 
@@ -29,11 +34,15 @@ def add(commands: Commands) -> None:
     """Adds `growthring plan`."""
     parser = commands.add_parser(
         "plan",
-        help="show what a recipe would train, and what it costs",
+        help="show what growing a model, or training a recipe, would do and cost",
         description=_PLAN,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add_recipe(parser)
+    add_model(
+        parser,
+        "an option of the plan, such as stages=4, or an argument of the model's function, such as width=64; with "
+        "--recipe a setting of it",
+    )
     parser.add_argument("--budget", metavar="SHARE", help="stay within this share, such as 50%%")
     parser.add_argument("--measure", action="store_true", help="measure seconds on this machine")
     parser.add_argument(
@@ -44,27 +53,33 @@ def add(commands: Commands) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    recipe = recipe_of(arguments)
+    more: dict[str, Any] = {}
     if arguments.budget is not None:
-        recipe = change(recipe, {"budget": parse_share(arguments.budget), "first_epochs": None})
-    check(recipe)
-    plan = make_plan(recipe, make_model(recipe, torch.Generator().manual_seed(recipe.seed)))
+        more = {"budget": parse_share(arguments.budget), "first_epochs": None}
+    given = given_model(arguments, more)
+    found = _planned(given)
     if arguments.measure:
-        plan = plan.measure()
+        found = found.measure()
     if arguments.plot:
-        plot_cost(plan, arguments.plot)
-    if arguments.json:
-        published = None if recipe.published is None else recipe.published / 100
-        print(
-            json.dumps(
-                {"recipe": recipe.name, **plan.as_dict(), "published_flops_share": published},
-                indent=2,
-            )
-        )
+        plot_cost(found, arguments.plot)
+    recipe = given.recipe
+    published = None if recipe is None else recipe.published
+    if not arguments.json:
+        print(found)
+        if published is not None:
+            print(f"The paper reports {published:.2f}% for this case.")
         return
-    print(plan)
-    if recipe.published is not None:
-        print(f"The paper reports {recipe.published:.2f}% for this case.")
+    values: dict[str, Any] = {"model": arguments.model, **found.as_dict()}
+    if recipe is not None:
+        share = None if published is None else published / 100
+        values = {"recipe": recipe.name, **found.as_dict(), "published_flops_share": share}
+    print(json.dumps(values, indent=2))
+
+
+def _planned(given: Given) -> Plan:
+    if given.recipe is not None:
+        return make_plan(given.recipe, given.model)
+    return plan(given.model, given.inputs, options=given.options)
 
 
 def plot_cost(plan: Plan, path: str) -> None:

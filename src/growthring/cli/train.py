@@ -131,11 +131,7 @@ def _train(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print(json.dumps({"run": str(trainer.out), **asdict(result)}))
         return
-    accuracy = "" if result.test_accuracy is None else f"test accuracy {result.test_accuracy:.2%}, "
-    print(
-        f"{trainer.out}: {accuracy}{result.flops_share:.1%} of the FLOPs of fixed-size training, "
-        f"{result.seconds:.0f} s of training"
-    )
+    print(f"{trainer.out}: {result}")
 
 
 def _resumed(arguments: argparse.Namespace, common: dict[str, Any]) -> Trainer:

@@ -61,8 +61,8 @@ def check_recipes(
             if seen not in done:
                 generator = torch.Generator().manual_seed(0)
                 streams = make_streams(recipe, root, generator, device, download)
-                inputs = torch.zeros(2, *recipe.input_shape)
-                check_labels(model, inputs, (streams.train, streams.test))
+                example = (torch.zeros(2, *recipe.input_shape), None)
+                check_labels(model, example, (streams.train, streams.test))
                 _step(model.to(device), optimizer, *next(iter(streams.train)))
             if planned not in done:
                 make_plan(recipe, model.cpu())

@@ -5,8 +5,10 @@ from growthring.data.batches import Batches as Batches
 from growthring.data.catalog import NAMES as NAMES, load as load
 from growthring.data.crop import Crop as Crop
 from growthring.data.errors import DataError as DataError
+from growthring.data.examples import DatasetBatches as DatasetBatches
 from growthring.data.folder import ImageFolder as ImageFolder
 from growthring.data.folder_batches import FolderBatches as FolderBatches
 from growthring.data.images import ImageData as ImageData
+from growthring.data.loader import LoaderBatches as LoaderBatches
 from growthring.data.preprocessing import Preprocessing as Preprocessing
 from growthring.data.stream import BatchStream as BatchStream

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from growthring.data.augmentation import Augmentation
+from growthring.data.batch import Batch
 from growthring.data.images import ImageData
-from growthring.data.stream import Batch, BatchStream, Prepare
+from growthring.data.stream import BatchStream, Prepare
 
 
 class Batches(BatchStream):

@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from growthring.data.augmentation import normalise
+from growthring.data.batch import Batch
 from growthring.data.crop import Crop
 from growthring.data.decode import decode_image, pillow
 from growthring.data.folder import ImageFolder
-from growthring.data.stream import Batch, BatchStream, Prepare
+from growthring.data.stream import BatchStream, Prepare
 from growthring.errors import InputError
 
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from growthring.data.augmentation import Augmentation, check_mean_std, normalise
+from growthring.data.batch import Stream
 from growthring.data.batches import Batches
 from growthring.data.crop import Crop
 from growthring.data.folder_batches import FolderBatches
 from growthring.data.images import average_down
-from growthring.data.stream import BatchStream
 from growthring.errors import InputError
 
 RESIZINGS = ("none", "area", "crop")
@@ -50,7 +50,7 @@ class Preprocessing:
             raise InputError(f"shorter={self.shorter} does not go with resizing='{self.resizing}'.")
 
     @classmethod
-    def of(cls, stream: BatchStream | None, side: int | None = None) -> Preprocessing | None:
+    def of(cls, stream: Stream | None, side: int | None = None) -> Preprocessing | None:
         """That of a stream's test images; None for a kind of stream that is not growthring's.
 
         Args:

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from growthring.data.batch import Batch
 from growthring.errors import InputError
 
-Batch = tuple[Tensor, Tensor]
 # Draws a batch's random numbers at once and returns the work that is left, given its indices (b,).
 Prepare = Callable[[Tensor], Callable[[], Batch]]
 
@@ -41,6 +41,7 @@ class BatchStream(ABC):
         drop_last: leave out a last batch that is smaller.
     """
 
+    notes: tuple[str, ...] = ()
     _prefetch = 0  # batches whose work is begun before they are asked for
 
     def __init__(

@@ -175,3 +175,8 @@ class Result:
     steps: int
     epochs: int
     parameters: int
+
+    def __str__(self) -> str:
+        said = "" if self.test_loss is None else f"test loss {self.test_loss:.4g}, "
+        said = said if self.test_accuracy is None else f"test accuracy {self.test_accuracy:.2%}, "
+        return f"{said}{self.flops_share:.1%} of the FLOPs of fixed-size training, {self.seconds:.0f} s of training"

@@ -8,14 +8,27 @@ from typing import Any
 
 from growthring.checkpoint import CheckpointError, read_json
 from growthring.runs.folder import RunFolder
+from growthring.runs.records import Result
 from growthring.runs.values import mapping, number
 
+_MAY_BE_NONE = ("test_accuracy", "test_loss", "peak_memory")
 CLOCKS = {"wall": "seconds", "cpu": "cpu_seconds"}  # and where a result has that time
 
 
 def read_result(folder: Path) -> dict[str, Any]:
     """What a run came to; empty if it is not finished, or damaged."""
     return {} if damage_of(folder) else read_object(RunFolder(folder).result_file)
+
+
+def finished_result(folder: Path) -> Result | None:
+    """What a run came to, if it is finished and nothing of that is missing or damaged."""
+    try:
+        result = Result(**read_result(folder))
+    except TypeError:  # of before, with other fields
+        return None
+    needed = [value for name, value in vars(result).items() if name not in _MAY_BE_NONE]
+    is_whole = RunFolder(folder).weights_file.is_file() and None not in map(number, needed)
+    return result if is_whole else None
 
 
 def damage_of(folder: Path) -> str | None:

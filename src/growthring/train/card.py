@@ -17,7 +17,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from growthring.checkpoint.jsontext import dumps, loads
-from growthring.data import Batches, BatchStream, FolderBatches, Preprocessing
+from growthring.data import Batches, FolderBatches, Preprocessing
+from growthring.data.batch import Stream
 from growthring.errors import GrowthError, InputError
 from growthring.train.bounds import misfit
 from growthring.train.kinds import describe, fits, shortened
@@ -108,7 +109,7 @@ class Card:
 
 def describe_training(
     recipe: Recipe,
-    test: BatchStream | None,
+    test: Stream | None,
     example: Any,
     *,
     model: Any = None,
@@ -227,7 +228,7 @@ def _error(where: str, key: str, value: Any, allowed: str) -> InputError:
     return InputError(f"{where}: '{key}' of the card is {shortened(value)}; allowed is {allowed}.")
 
 
-def _classes(stream: BatchStream | None) -> tuple[str, ...] | None:
+def _classes(stream: Stream | None) -> tuple[str, ...] | None:
     if isinstance(stream, Batches):
         return stream.data.classes
     return stream.folder.classes if isinstance(stream, FolderBatches) else None

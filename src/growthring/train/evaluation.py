@@ -64,7 +64,7 @@ def evaluate_card(
     """
     device = torch.device(device)
     batches = _test_batches(card, root, batch_size or card.batch_size, device, download)
-    check_labels(model, torch.zeros(2, *card.input_shape), [batches])
+    check_labels(model, (torch.zeros(2, *card.input_shape), None), [batches])
     loss = nn.CrossEntropyLoss(label_smoothing=card.label_smoothing or 0.0)
 
     found = evaluate(

@@ -11,11 +11,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
+from growthring.data.batch import Batch, examples_in
 from growthring.optim import RingOptimizer
 from growthring.runs.records import LogRecord
 from growthring.train.account import Account
-from growthring.train.measure import OnDevice, arithmetic_of, batch_sums, evaluate
+from growthring.train.measure import OnDevice, apply, arithmetic_of, batch_sums, evaluate
 from growthring.train.parts import Parts
 from growthring.train.progress import Progress
 from growthring.train.setup import learning_rate
@@ -44,11 +46,17 @@ class Loop:
         self.account = Account(parts, Totals())
         self.sums = torch.zeros(3, dtype=torch.float64)
         self._forward: Any = parts.model
+        self._said: set[str] = set()
 
     @property
     def totals(self) -> Totals:
         """Where it is, and what it has spent."""
         return self.account.totals
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all stages are trained."""
+        return self.totals.stage >= self.plan.num_stages
 
     # What a trainer adds.
 
@@ -65,7 +73,8 @@ class Loop:
 
     def run_stages(self) -> None:
         """All stages that are left."""
-        while self.totals.stage < self.plan.num_stages:
+        self._say_notes()
+        while not self.is_done:
             self._stage()
 
     def _stage(self) -> None:
@@ -107,16 +116,16 @@ class Loop:
         self.model.train()
         clock = Clock()
         rate = learning_rate(recipe, max(totals.step - 1, 0), self.total_steps) * factor
-        for inputs, targets in OnDevice(self.train, self.device):
+        for batch in OnDevice(self.train, self.device):
             rate = learning_rate(recipe, totals.step, self.total_steps) * factor
             for group in self.optimizer.param_groups:
                 group["lr"] = rate
             if self.grower is not None:
                 self.grower.advance(min(1.0, totals.steps_in_stage / max(steps_in_stage, 1)))
-            self._step(inputs, targets)
+            self._step(batch)
             totals.step += 1
             totals.steps_in_stage += 1
-            totals.examples_flops += flops * len(targets)
+            totals.examples_flops += flops * examples_in(batch)
             clock.add_to(totals)
             self.progress.step(self.account.status(self._mean_loss()))
             self.after_step()
@@ -127,11 +136,13 @@ class Loop:
         self.note(record)
         is_last = totals.epochs_in_stage + 1 == self.plan.epochs[totals.stage]
         self.progress.epoch(record, self.account.width, is_last)
+        self._say_notes()
 
-    def _step(self, inputs: Tensor, targets: Tensor) -> None:
+    def _step(self, batch: Batch) -> None:
         """Forward, backward, update; nothing is updated if the loss is not finite."""
+        inputs, targets = batch
         with self._precision():
-            outputs = self._forward(inputs)
+            outputs = apply(self._forward, inputs)
             try:
                 loss = self.loss(outputs, targets)
             except IndexError as error:  # "Target 10 is out of bounds."
@@ -139,6 +150,14 @@ class Loop:
                     f"step {self.totals.step}, stage {self.totals.stage} failed: {error} Labels count from 0 and "
                     f"stay below the number of outputs. Nothing of this step was applied; {self._kept()}."
                 ) from error
+        if not isinstance(loss, Tensor) or loss.numel() != 1:
+            what = (
+                f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else repr(loss)
+            )
+            raise TrainingError(
+                f"loss(outputs, targets) returned {what:.60}; needed is one number as a tensor, such as a mean "
+                f"over the batch. Nothing of this step was applied; {self._kept()}."
+            )
         if self.device.type == "cpu" or self.totals.step % 20 == 0:
             value = float(loss.detach())
             if not math.isfinite(value):
@@ -148,7 +167,7 @@ class Loop:
         if self.recipe.clip_norm is not None:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip_norm)
         self.optimizer.step()
-        self.sums += batch_sums(loss, outputs, targets)
+        self.sums += batch_sums(loss, outputs, batch)
 
     def evaluate(self) -> tuple[float | None, float | None]:
         """Loss and accuracy (0 to 1) on the test data; None where there is none."""
@@ -165,16 +184,24 @@ class Loop:
             )
         return loss_sum / examples, None if math.isnan(right) else right / examples
 
+    def _say_notes(self) -> None:
+        """What the data has to say, each of it once."""
+        for note in (*self.train.notes, *(() if self.test is None else self.test.notes)):
+            if note not in self._said:
+                self._said.add(note)
+                self.progress.say(f"note: {note}")
+
     def _mean_loss(self) -> float:
         # on an accelerator it would have to be waited for
         loss_sum, _, examples = self.sums.tolist() if self.device.type == "cpu" else (0, 0, 1)
         return loss_sum / max(examples, 1)
 
-    def _fail(self, value: float, inputs: Tensor) -> None:
+    def _fail(self, value: float, inputs: Any) -> None:
         """A loss that is not finite ends the run; what was saved is from before."""
         where = f"the loss is {value} at step {self.totals.step}, stage {self.totals.stage}"
         kept = f"Nothing of this step was applied; {self._kept()}."
-        if inputs.is_floating_point() and not bool(torch.isfinite(inputs).all()):
+        tensors = [leaf for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, Tensor)]
+        if not all(bool(torch.isfinite(tensor).all()) for tensor in tensors):
             raise TrainingError(
                 f"{where}, as the inputs of that step are not finite: the data has NaN or infinities. {kept}"
             )

@@ -4,51 +4,64 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from growthring.data.stream import Batch, BatchStream
+from growthring.data.batch import Batch, Stream, examples_in, moved
 from growthring.errors import InputError
+from growthring.graph.trace import split_inputs
 from growthring.methods.base import Loss
 
 
 class OnDevice:
-    """The batches of a stream where the model is; a user's own stream may leave them on the CPU.
+    """Batches where the model is; a user's own data may leave them on the CPU.
 
     Args:
-        stream: its loops are those of the stream itself.
+        batches: the loops are theirs.
         device: where to.
     """
 
-    def __init__(self, stream: BatchStream, device: torch.device) -> None:
-        self._stream, self._device = stream, device
+    def __init__(self, batches: Iterable[Batch], device: torch.device) -> None:
+        self._batches, self._device = batches, device
 
     def __iter__(self) -> Iterator[Batch]:
-        for inputs, targets in self._stream:
-            yield inputs.to(self._device), targets.to(self._device)
+        for batch in self._batches:
+            yield moved(batch, self._device)
+
+
+def apply(model: Callable[..., Any], inputs: Any) -> Any:
+    """Calls a model with the inputs of a batch: a tensor, positional arguments, or keywords.
+
+    >>> apply(torch.add, (torch.ones(1), torch.ones(1)))
+    tensor([2.])
+    """
+    args, kwargs = split_inputs(inputs)
+    return model(*args, **kwargs)
 
 
 @torch.no_grad()
 def evaluate(
     model: nn.Module,
-    batches: BatchStream,
+    batches: Stream,
     loss: Loss,
     precision: Callable[[], AbstractContextManager[Any]],
     device: torch.device,
 ) -> tuple[float, float | None]:
-    """Mean loss and accuracy (0 to 1; None where outputs are no classes) in eval mode."""
+    """Mean loss and accuracy (0 to 1; None where outputs are no classes) in eval mode.
+
+    The data comes in the same order each time, and a loader that draws random numbers takes none from training.
+    """
     model.eval()
     sums = torch.zeros(3, dtype=torch.float64)
-    batches.rewind()
-    for inputs, targets in OnDevice(batches, device):
+    for inputs, targets in OnDevice(batches.fork(0), device):
         with precision():
-            outputs = model(inputs)
+            outputs = apply(model, inputs)
             value = loss(outputs, targets)
-        sums += batch_sums(value, outputs, targets)
+        sums += batch_sums(value, outputs, (inputs, targets))
     loss_sum, right, examples = sums.tolist()
     if not examples:
         raise InputError("the test data gave no batch to evaluate on.")
@@ -68,20 +81,28 @@ def arithmetic_of(precision: str, device: torch.device) -> AbstractContextManage
     return torch.autocast(device.type, torch.bfloat16)
 
 
-def batch_sums(loss: Tensor, outputs: Any, targets: Tensor) -> Tensor:
+def batch_sums(loss: Tensor, outputs: Any, batch: Batch) -> Tensor:
     """(loss · examples, right answers or nan, examples) of a batch, in double precision on the CPU.
 
-    >>> batch_sums(torch.tensor(0.5), torch.eye(2), torch.tensor([0, 0])).tolist()
+    >>> batch_sums(torch.tensor(0.5), torch.eye(2), (torch.eye(2), torch.tensor([0, 0]))).tolist()
     [1.0, 1.0, 2.0]
     """
-    count = len(targets)
-    is_class = isinstance(outputs, Tensor) and outputs.dim() == 2 and targets.dim() == 1
+    count = examples_in(batch)
     right = torch.tensor(math.nan)
-    if is_class and not targets.is_floating_point():
-        right = (outputs.detach().argmax(1) == targets).sum().to(torch.float32)
+    if _are_classes(outputs, batch[1]):
+        right = (outputs.detach().argmax(1) == batch[1]).sum().to(torch.float32)
     sums = [
         loss.detach() * count,
         right.to(loss.device),
         torch.tensor(float(count)).to(loss.device),
     ]
     return torch.stack([v.to(torch.float64) for v in sums]).cpu()
+
+
+def _are_classes(outputs: Any, targets: Any) -> bool:
+    """Whether each example has a number for each of several classes, and one whole number as its target."""
+    if not isinstance(outputs, Tensor) or not isinstance(targets, Tensor):
+        return False
+    is_number = targets.is_floating_point() or targets.is_complex()
+    is_one = targets.dim() == 1 and not is_number and targets.dtype is not torch.bool
+    return is_one and outputs.dim() == 2 and outputs.shape[1] > 1 and len(outputs) == len(targets)

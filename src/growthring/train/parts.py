@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from growthring.data import LoaderBatches
+from growthring.data.batch import Batch, Stream
+from growthring.data.given import Data, as_stream, examples_of
 from growthring.data.stream import BatchStream
 from growthring.growing.grower import Grower
 from growthring.methods.base import Loss
@@ -20,6 +23,7 @@ from growthring.train.measure import OnDevice
 from growthring.train.memory import PeakMemory
 from growthring.train.recipe import Recipe
 from growthring.train.setup import (
+    fixed_batches,
     make_growth_method,
     make_model,
     make_optimizer,
@@ -52,8 +56,8 @@ class Parts:
     plan: Plan
     model: nn.Module
     full_model: nn.Module
-    train: BatchStream
-    test: BatchStream | None
+    train: Stream
+    test: Stream | None
     optimizer: torch.optim.Optimizer
     loss: Loss
     grower: Grower | None
@@ -74,8 +78,8 @@ def assemble(
     device: torch.device,
     *,
     model: Callable[[], nn.Module] | None = None,
-    train: BatchStream | None = None,
-    test: BatchStream | None = None,
+    train: Data | None = None,
+    test: Data | None = None,
     loss: Loss | None = None,
     data: str | Path | None = None,
     download: bool = False,
@@ -90,19 +94,24 @@ def assemble(
     if train is None:
         root = None if data is None else Path(data)
         streams = make_streams(recipe, root, generator, device, download)
-        train, test = streams.train, streams.test if test is None else test
-    example = None if model is None else next(iter(train))[0][:2].cpu()
-    train.rewind()
-    plan = make_plan(recipe, full, example)
+        batches: BatchStream | LoaderBatches = streams.train
+        test = streams.test if test is None else test
+    else:
+        batches = as_stream(train, "train", recipe.batch_size, generator)
+    if isinstance(batches, LoaderBatches):
+        recipe = fixed_batches(recipe, batches)
+    tests = None if test is None else as_stream(test, "test", recipe.batch_size, None)
+    is_own = model is not None or train is not None
+    example = examples_of(batches) if is_own else (torch.zeros(2, *recipe.input_shape), None)
+    plan = make_plan(recipe, full, example[0])
     if loss is None:
-        inputs = torch.zeros(2, *recipe.input_shape) if example is None else example
-        check_labels(full, inputs, (train, test))
+        check_labels(full, example, (batches, tests))
     grows = not (recipe.fixed or recipe.small)
     # From here, as reading the data may take more than training; the weights that are there count.
     held = 0 if grows else sum(p.numel() * p.element_size() for p in full.parameters())
     memory = PeakMemory(device, held)
     trained = _trained(plan, grows, device)
-    steps = total_steps(plan, train)
+    steps = total_steps(plan, batches)
     optimizer = make_optimizer(recipe, trained, steps)
     loss = loss or nn.CrossEntropyLoss(label_smoothing=recipe.label_smoothing)
     if isinstance(loss, nn.Module):
@@ -116,11 +125,11 @@ def assemble(
             method=make_growth_method(recipe),
             noise=recipe.noise,
             generator=generator,
-            batches=_forks(train, device),
+            batches=_forks(batches, device),
             loss=loss,
         )
     return Parts(
-        recipe, device, plan, trained, full, train, test, optimizer, loss, grower, steps, memory
+        recipe, device, plan, trained, full, batches, tests, optimizer, loss, grower, steps, memory
     )
 
 
@@ -134,7 +143,7 @@ def _trained(plan: Plan, grows: bool, device: torch.device) -> nn.Module:
     return (copy.deepcopy(plan.model) if device.type != "cpu" else plan.model).to(device)
 
 
-def _forks(train: BatchStream, device: torch.device) -> Callable[[int], BatchStream | OnDevice]:
+def _forks(train: Stream, device: torch.device) -> Callable[[int], Iterable[Batch]]:
     """From a seed to batches of a search, which leave those of training as they are."""
     if device.type == "cpu":
         return train.fork

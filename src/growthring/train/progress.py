@@ -61,7 +61,8 @@ class Progress:
         if self._is_live and not is_last_of_stage:
             return
         accuracy, loss = record.test_accuracy, record.train_loss
-        said = "" if accuracy is None else f"  test accuracy {accuracy:.2%}"
+        said = "" if record.test_loss is None else f"  test loss {record.test_loss:.4f}"
+        said = said if accuracy is None else f"  test accuracy {accuracy:.2%}"
         self.say(
             f"stage {record.stage}  epoch {record.number}  {width}  "
             f"loss {float('nan') if loss is None else loss:.4f}{said}  "

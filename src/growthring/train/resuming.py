@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from growthring.checkpoint import CheckpointError
+from growthring.data.randomness import check_shared_random, set_shared_random, shared_random
 from growthring.errors import GrowthError
 from growthring.growing.fading import fades_are_saved
 from growthring.train.loop import Loop
@@ -29,6 +30,7 @@ def state_of(loop: Loop) -> dict[str, Any]:
         "totals": asdict(loop.totals),
         "sums": loop.sums,
         "random": _random(loop.device),
+        "other_random": {key: v for key, v in shared_random().items() if key != "torch"},
     }
 
 
@@ -74,6 +76,7 @@ def _load(loop: Loop, state: Mapping[str, Any]) -> None:
     loop.optimizer.load_state_dict(state["optimizer"])
     loop.train.load_state_dict(state["train"])
     torch.Generator().set_state(state["random"][0])  # refuses what is none, before it is used
+    check_shared_random(state.get("other_random", {}))  # runs of before have none
     loop.sums = state["sums"].cpu()
 
 
@@ -95,8 +98,9 @@ def _random(device: torch.device) -> list[Tensor]:
     return states
 
 
-def set_random(states: list[Tensor], device: torch.device) -> None:
-    """Gives torch's own generators a saved state."""
-    torch.set_rng_state(states[0])
+def set_random(state: Mapping[str, Any], device: torch.device) -> None:
+    """Gives the generators that everybody shares the states of a checkpoint."""
+    states = state["random"]
+    set_shared_random({"torch": states[0], **state.get("other_random", {})})
     if device.type == "cuda" and len(states) > 1:
         torch.cuda.set_rng_state(states[1], device)

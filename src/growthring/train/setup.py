@@ -12,7 +12,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from growthring.data import Augmentation, Batches, Crop, FolderBatches, ImageFolder, load
+from growthring.data import (
+    Augmentation,
+    Batches,
+    Crop,
+    FolderBatches,
+    ImageFolder,
+    LoaderBatches,
+    load,
+)
+from growthring.data.batch import Stream
 from growthring.data.stream import BatchStream
 from growthring.errors import InputError
 from growthring.methods import GrowthMethod, Paired, make_method
@@ -20,7 +29,7 @@ from growthring.optim import OPTIMIZERS
 from growthring.planning.plan import Plan
 from growthring.planning.planner import fixed_plan, plan
 from growthring.train.bounds import check_bounds
-from growthring.train.recipe import CODE, KINDS, Recipe
+from growthring.train.recipe import CODE, KINDS, Recipe, change
 
 _LARGEST_TEST_BATCH = (
     4096  # a huge batch_size must not put the whole test set through the model at once
@@ -39,6 +48,11 @@ def make_model(
     """
     seed = int(torch.randint(2**62, (), generator=generator))
     make: Callable[..., nn.Module] = recipe.model if function is None else function
+    if isinstance(make, nn.Module):
+        raise InputError(
+            f"the model is a {type(make).__name__} that is made already; pass a function that makes it, such as "
+            f"lambda: {type(make).__name__}(...), as its weights follow from the recipe's seed."
+        )
     options: dict[str, Any] = dict(recipe.model_options) if function is None else {}
     if function is None and "generator" in inspect.signature(make).parameters:
         options["generator"] = torch.Generator().manual_seed(seed)
@@ -68,6 +82,23 @@ class Streams:
 
     train: BatchStream
     test: BatchStream
+
+
+def fixed_batches(recipe: Recipe, train: LoaderBatches) -> Recipe:
+    """The recipe with the batch size of a loader, whose batches are as it makes them.
+
+    Raises:
+        InputError: the recipe asks for batches of other sizes at other stages.
+    """
+    plan = recipe.plan
+    if plan.batch_growth or plan.batch_memory is not None:
+        asked = "batch_growth" if plan.batch_growth else "batch_memory"
+        raise InputError(
+            f"{asked}={getattr(plan, asked)!r} asks for batches of another size at each stage, but those of a "
+            f"loader are as it makes them ({train.batch_size} examples). Pass the data set itself as train, of "
+            f"which batches of any size are made; or leave {asked} out."
+        )
+    return change(recipe, {"batch_size": train.batch_size}) if train.has_one_size else recipe
 
 
 def make_streams(
@@ -175,7 +206,7 @@ def find_device(name: str | torch.device) -> torch.device:
     return device
 
 
-def total_steps(plan: Plan, stream: BatchStream) -> int:
+def total_steps(plan: Plan, stream: Stream) -> int:
     """Optimizer steps of the whole run, as the stream counts batches."""
     before, steps = stream.batch_size, 0
     for epochs, size in zip(plan.epochs, plan.batch_sizes, strict=True):
@@ -197,4 +228,5 @@ def learning_rate(recipe: Recipe, step: int, total_steps: int) -> float:
         return recipe.lr * rise
     if recipe.lr_schedule != "cosine":
         raise InputError(f"lr_schedule='{recipe.lr_schedule}' is not 'cosine' or 'constant'.")
+    step = min(step, total_steps)  # a loader may give more batches than it said
     return round(recipe.lr * rise * 0.5 * (1 + math.cos(math.pi * step / total_steps)), 15)

@@ -14,11 +14,13 @@ import torch
 from torch import nn
 
 from growthring.checkpoint.jsontext import dumps, loads
-from growthring.data.stream import BatchStream
+from growthring.data.given import Data
+from growthring.data.randomness import seed_shared_random
 from growthring.errors import InputError
 from growthring.methods.base import Loss
 from growthring.runs import EpochRecord, Result, RunFolder
 from growthring.runs.records import LogRecord
+from growthring.runs.results import finished_result
 from growthring.train.card import describe_training
 from growthring.train.config import SOURCE
 from growthring.train.interrupt import Interrupt
@@ -38,8 +40,10 @@ class Trainer(Loop):
     Args:
         recipe: the settings.
         out: folder of the run.
-        model: makes the full-size model; by default the recipe's.
-        train, test: batches of (inputs, targets); by default the recipe's data.
+        model: makes the full-size model, without arguments; by default the recipe's.
+        train, test: a data set of (input, target), of which batches are made; or a DataLoader or another iterable
+            of (inputs, targets), whose batches stay as they are. Inputs are a tensor, a tuple of positional
+            arguments or a dict of keywords. By default the recipe's data.
         loss: from outputs and targets to a scalar; by default cross entropy with the recipe's smoothing.
         data: folder of the recipe's data.
         download: fetch data that is missing.
@@ -69,8 +73,8 @@ class Trainer(Loop):
         out: str | Path,
         *,
         model: Callable[[], nn.Module] | None = None,
-        train: BatchStream | None = None,
-        test: BatchStream | None = None,
+        train: Data | None = None,
+        test: Data | None = None,
         loss: Loss | None = None,
         data: str | Path | None = None,
         download: bool = False,
@@ -130,7 +134,19 @@ class Trainer(Loop):
         return self.folder.path
 
     def fit(self) -> Result:
-        """Trains from where the run is to its end; Ctrl-C finishes the step, saves and raises `Interrupted`."""
+        """Trains from where the run is to its end; Ctrl-C finishes the step, saves and raises `Interrupted`.
+
+        Returns:
+            What the run came to. One that was finished when it was resumed is not trained again.
+        """
+        has_log = self._resumed is not None and self._resumed.log is not None
+        result = finished_result(self.out) if has_log and self.is_done else None
+        if result is not None:
+            self.progress.say(
+                f"'{self.out}' is finished: {result}. Nothing is left to train; the weights are in "
+                f"'{self.folder.weights_file}'."
+            )
+            return result
         with_new_log = self._resumed is not None and self._resumed.log is None
         with self.folder.at_work(with_new_log):
             with self._interrupt:
@@ -169,15 +185,17 @@ class Trainer(Loop):
         if self._resumed is not None:
             checkpoint, log = self._resumed.checkpoint, self._resumed.log
             self.folder.go_back_to(checkpoint.step, 0 if log is None else log.size)
-            set_random(checkpoint.state["random"], self.device)
-            self.progress.say(f"resuming at stage {self.totals.stage}, step {checkpoint.step}")
+            set_random(checkpoint.state, self.device)
+            where = "after the last stage" if self.is_done else f"at stage {self.totals.stage}"
+            self.progress.say(f"resuming {where}, step {checkpoint.step}")
             return
         if self.folder.is_run:
             raise InputError(
                 f"'{self.out}' already holds a run. Go on with `{how_to_resume(self.out, self._source)}`, or "
                 "choose another folder."
             )
-        torch.manual_seed(self.recipe.seed)  # dropout and the like draw from torch's own generator
+        torch.manual_seed(self.recipe.seed)  # dropout and the like draw from torch's own generators
+        seed_shared_random(self.recipe.seed)  # and augmentation from Python's and numpy's, too
         config = {
             "name": self.recipe.name,
             "fixed": self.recipe.fixed,
