@@ -104,7 +104,7 @@ class Trainer(Loop):
         )
         super().__init__(parts, progress or Progress())
         self._card = describe_training(
-            recipe,
+            parts.recipe,
             parts.test,
             parts.plan.example_inputs,
             model=model,
