@@ -67,7 +67,6 @@ assert any("matrices" in str(w.message) or "x.T" in str(w.message) for w in hear
 """
 
 
-
 def python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, *arguments],

@@ -90,7 +90,7 @@ def untouched(model: nn.Module, kept: Snapshot | None = None) -> Iterator[Snapsh
 
 @contextlib.contextmanager
 def unheard() -> Iterator[None]:
-    """No warning inside reaches the user, or becomes an error; what is said once only is still unsaid afterwards."""
+    """No warning inside reaches the user or becomes an error; what is said once only is still unsaid afterwards."""
     is_always = torch.is_warn_always_enabled()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

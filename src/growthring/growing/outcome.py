@@ -117,7 +117,7 @@ class Outcome:
         step, groups = self._step, self._step.plan.groups
         seconds = time.perf_counter() - self._started - self.seconds
         grown = [
-            GroupGrowth(g.name, step.before[g.key], step.after[g.key])
+            GroupGrowth(g.name, step.before[g.key] * g.unit, step.after[g.key] * g.unit)
             for g in groups.growable
             if step.before[g.key] != step.after[g.key]
         ]
