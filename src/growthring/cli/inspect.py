@@ -77,6 +77,12 @@ def add(commands: Commands) -> None:
         metavar="NAME",
         help="of an output with named parts, a part that must keep its shape (default: all)",
     )
+    inspect.add_argument(
+        "--all",
+        action="store_true",
+        dest="everything",
+        help="list sizes too that nobody would call a width, such as those of kernels",
+    )
     inspect.add_argument("--json", action="store_true", help="print one JSON object")
     inspect.set_defaults(run=_inspect)
 
@@ -90,7 +96,10 @@ def _inspect(arguments: argparse.Namespace) -> None:
         heads=arguments.heads,
         outputs=arguments.outputs,
     )
-    print(json.dumps(groups.as_dict(), indent=2) if arguments.json else groups.explain())
+    if arguments.json:
+        print(json.dumps(groups.as_dict(), indent=2))
+    else:
+        print(groups.table(arguments.everything))
 
 
 def load_model(name: str, settings: Sequence[str] = ()) -> nn.Module:

@@ -10,8 +10,9 @@ from growthring.compare.manifest import Manifest
 from growthring.compare.plot import plot
 from growthring.compare.standings import Standing
 from growthring.compare.table import cells, notes
+from growthring.core.wording import counted
 from growthring.report.curves import curve_section
-from growthring.report.markup import counted, details, table, tag, text
+from growthring.report.markup import details, table, tag, text
 from growthring.report.page import Section, page
 from growthring.runs.configurations import Configuration
 from growthring.runs.run import Run, read_run

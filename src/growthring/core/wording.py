@@ -5,13 +5,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
-def counted(count: int, noun: str, plural: str = "") -> str:
+def counted(count: float, noun: str, plural: str = "") -> str:
     """A count with its noun, in the plural unless it is one.
 
-    >>> counted(1, "run"), counted(1200, "run"), counted(2, "is", "are")
-    ('1 run', '1,200 runs', '2 are')
+    >>> counted(1, "run"), counted(1200, "run"), counted(1.5, "epoch"), counted(2, "is", "are")
+    ('1 run', '1,200 runs', '1.5 epochs', '2 are')
     """
-    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+    number = f"{count:,}" if isinstance(count, int) else f"{count:g}"
+    return f"{number} {noun if count == 1 else plural or noun + 's'}"
+
+
+def instances(names: Sequence[str], noun: str, verb: tuple[str, str]) -> str:
+    """The subject of a sentence: how many there are, one of them by name, and the verb that follows.
+
+    >>> (
+    ...     instances(["a"], "parameter", ("is", "are")),
+    ...     instances(["a", "b"], "parameter", ("is", "are")),
+    ... )
+    ("1 parameter, 'a', is", "2 parameters, such as 'a', are")
+    """
+    is_one = len(names) == 1
+    such = "" if is_one else "such as "
+    return f"{counted(len(names), noun)}, {such}'{names[0]}', {verb[0] if is_one else verb[1]}"
 
 
 def listed(names: Sequence[str], most: int = 3) -> str:

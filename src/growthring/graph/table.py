@@ -11,7 +11,7 @@ from growthring.graph.widthgroup import WidthGroup
 _MOST_MEMBERS = 6
 _MOST_REASONS = 8
 # What two reasons of one kind differ in: names, other than that of the operator, and numbers.
-_PARTICULAR = re.compile(r"(?<!operator )'[^']*'|\b\d+\b")
+_PARTICULAR = re.compile(r"(operator '[^']*')|'[^']*'|\b\d+\b")
 
 
 def group_table(
@@ -96,7 +96,7 @@ def by_reason(groups: Iterable[WidthGroup]) -> list[list[WidthGroup]]:
     """Frozen groups, those together whose reasons differ in names only."""
     alike: dict[str, list[WidthGroup]] = {}
     for group in groups:
-        alike.setdefault(_PARTICULAR.sub("…", _reason(group)), []).append(group)
+        alike.setdefault(_PARTICULAR.sub(lambda m: m[1] or "…", _reason(group)), []).append(group)
     return list(alike.values())
 
 

@@ -23,6 +23,7 @@ from growthring.growing.matching import (
     averaged_modules,
     check_optimizers,
     check_shapes,
+    check_widths,
     chosen_method,
     find_stage,
 )
@@ -256,9 +257,7 @@ class Grower:
             raise InputError(
                 f"the state lacks '{missing[0]}': it is not whole, or not from Grower.state_dict()."
             )
-        widths = [self.plan.named_widths(t) for t in range(self.plan.num_stages)]
-        if list(state["widths"]) != widths:
-            raise InputError("the saved growth follows another plan: its widths per stage differ.")
+        check_widths(state["widths"], self.plan)
         stage = int(state["stage"])
         if stage < self.stage:
             raise InputError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 
-from growthring.core.wording import counted, listed
+from growthring.core.wording import instances, listed
 from growthring.graph.groups import WidthGroups
 from growthring.graph.sizes import group_steps
 from growthring.graph.widthgroup import WidthGroup
@@ -79,8 +79,6 @@ def unused_notes(unused: Sequence[str]) -> list[str]:
     """
     if not unused:
         return []
-    is_one = len(unused) == 1
-    such = f"{'' if is_one else 'such as '}'{unused[0]}'"
-    verbs = ("is", "keeps its") if is_one else ("are", "keep their")
-    number = counted(len(unused), "parameter")
-    return [f"{number}, {such}, {verbs[0]} used by no forward pass and {verbs[1]} shape."]
+    are = instances(unused, "parameter", ("is", "are"))
+    keep = "keeps its" if len(unused) == 1 else "keep their"
+    return [f"{are} used by no forward pass and {keep} shape."]

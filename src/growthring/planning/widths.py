@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from growthring.core.wording import counted
 from growthring.errors import GrowthError, PlanError
 from growthring.graph.groups import WidthGroups
 from growthring.graph.resize import empty_copy
@@ -116,7 +117,7 @@ def _check(group: WidthGroup, widths: Sequence[int], stages: int) -> None:
             f"{where}: this group is frozen ({group.frozen.text}) and keeps its width {group.width}."
         )
     if len(widths) != stages:
-        raise PlanError(f"{where}: {len(widths)} widths for {stages} stages.")
+        raise PlanError(f"{where}: {counted(len(widths), 'width')} for {counted(stages, 'stage')}.")
     if any(isinstance(w, bool) or not isinstance(w, int) or w < 1 for w in widths):
         raise PlanError(f"{where}: widths are whole numbers, at least 1.")
     for t, (a, b) in enumerate(itertools.pairwise(widths)):
