@@ -85,9 +85,9 @@ def test_each_reason_once_with_the_number_of_widths():
     groups += [frozen("a", "operator 'aten.topk' in 'a' sorts it"), frozen("b", "freeze='b'", 3)]
     assert [len(alike) for alike in by_reason(groups)] == [5, 1, 1]
     assert reason_lines(groups) == [
-        "5 widths, such as 'layer0' (8) and 'layer1' (8): operator 'aten.sort' in 'layer0' sorts it",
-        "'a' (8): operator 'aten.topk' in 'a' sorts it",
-        "'b' (3): freeze='b'",
+        "5 widths, such as layer0 (8) and layer1 (8): operator 'aten.sort' in 'layer0' sorts it",
+        "a (8): operator 'aten.topk' in 'a' sorts it",
+        "b (3): freeze='b'",
     ]
 
 

@@ -23,9 +23,9 @@ def test_nothing_grows_names_each_reason_once():
     text = says(
         lambda: gr.plan(mlp(depth=6), X, freeze=["*"]),
         "nothing in Sequential can grow. Its widths and why they are frozen:\n",
-        "\n  6 widths, such as '0' (8) and '2' (8): freeze='*'",
-        "'0.in' (4): axis 1 of model input",
-        "'12' (3): axis 1 of model output 0",
+        "\n  6 widths, such as 0 (8) and 2 (8): freeze='*'",
+        "0.in (4): axis 1 of model input",
+        "12 (3): axis 1 of model output 0",
     )
     assert text.count("freeze=") == 1
 

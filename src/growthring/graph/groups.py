@@ -10,7 +10,6 @@ from typing import Any
 
 from growthring.core.axes import Axis, Fixed, refs, size
 from growthring.core.variance import Record
-from growthring.core.wording import listed
 from growthring.errors import WidthGroupError
 from growthring.graph.follow import Attributes, Scaled
 from growthring.graph.reductions import Statistics
@@ -18,6 +17,7 @@ from growthring.graph.table import group_table
 from growthring.graph.widthgroup import WidthGroup
 
 _NOTHING = Fixed(1)
+_MOST_NAMES = 8  # in a message
 
 
 @dataclass(frozen=True)
@@ -126,9 +126,12 @@ class WidthGroups(Sequence[WidthGroup]):
                 if group.name == item:
                     return group
             names = [g.name for g in self.groups if g.grows]
-            names = difflib.get_close_matches(item, names, n=len(names), cutoff=0) or ["none"]
+            if len(names) > _MOST_NAMES:  # the nearest ones
+                names = difflib.get_close_matches(item, names, n=len(names), cutoff=0)
+            more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+            known = ", ".join(names[:_MOST_NAMES]) or "none"
             raise WidthGroupError(
-                f"there is no width group '{item}'. Growable groups: {listed(names, 8)}."
+                f"there is no width group '{item}'. Growable groups: {known}{more}."
             )
         return self.groups[item]
 

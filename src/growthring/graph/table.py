@@ -105,7 +105,7 @@ def reason_lines(groups: Iterable[WidthGroup]) -> list[str]:
     sets = sorted(by_reason(groups), key=len, reverse=True)
     lines = []
     for alike in sets[:_MOST_REASONS]:
-        names = listed([f"'{g.name}' ({g.width})" for g in alike[:2]], 2)
+        names = listed([f"{g.name} ({g.width})" for g in alike[:2]], 2)
         such = f"{counted(len(alike), 'width')}, such as {names}" if len(alike) > 2 else names
         lines.append(f"{such}: {_reason(alike[0])}")
     if len(sets) > _MOST_REASONS:
