@@ -164,8 +164,8 @@ class WidthGroups(Sequence[WidthGroup]):
         return self.table()
 
     def explain(self) -> str:
-        """The same as `str(groups)`."""
-        return self.table()
+        """The table with everything in it."""
+        return self.table(everything=True)
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""

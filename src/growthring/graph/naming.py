@@ -49,7 +49,7 @@ def named_groups(
     members = {key: members[key] for key in order}
     names = _group_names(members)
     units = units or {}
-    factors = {k: _unit(k, [axis for *_, axis in its], units) for k, its in members.items()}
+    factors = {k: _unit(k, [axis for *_, axis in its], units, frozen) for k, its in members.items()}
     sizes = {g for unit in factors.values() for g in unit}
     groups = []
     for key, its in members.items():
@@ -64,35 +64,41 @@ def named_groups(
                 listed,
                 frozen(key),
                 size,
-                units[unit[0]] if unit else "",
+                next((units[g] for g in unit if g in units), ""),
                 key in sizes,
             )
         )
     return sorted(groups, key=lambda g: not g.grows)
 
 
-def _unit(group: int, axes: Sequence[Axis], units: Mapping[int, str]) -> tuple[int, ...]:
+def _unit(
+    group: int, axes: Sequence[Axis], units: Mapping[int, str], still: Callable[[int], Any]
+) -> tuple[int, ...]:
     """The groups whose sizes make up one unit of a group: the inner factors that follow it on all of its axes."""
-    found = {unit for axis in axes for unit in _units_on(group, axis, units)}
+    found = {unit for axis in axes for unit in _units_on(group, axis, units, still)}
     return found.pop() if len(found) == 1 and group not in units else ()
 
 
-def _units_on(group: int, axis: Axis, units: Mapping[int, str]) -> Iterator[tuple[int, ...]]:
-    """For each place of a group on an axis, the units that follow it."""
+def _units_on(
+    group: int, axis: Axis, units: Mapping[int, str], still: Callable[[int], Any]
+) -> Iterator[tuple[int, ...]]:
+    """For each place of a group on an axis, the factors that follow it up to the last that is a unit."""
     if isinstance(axis, Ref) and axis.group == group:
         yield ()
     elif isinstance(axis, Concat):
         for part in axis.parts:
-            yield from _units_on(group, part, units)
+            yield from _units_on(group, part, units, still)
     elif isinstance(axis, Product):
         for i, part in enumerate(axis.parts):
             if isinstance(part, Ref) and part.group == group:
                 rest = itertools.takewhile(
-                    lambda p: isinstance(p, Ref) and p.group in units, axis.parts[i + 1 :]
+                    lambda p: isinstance(p, Ref) and still(p.group), axis.parts[i + 1 :]
                 )
-                yield tuple(ref.group for ref in rest if isinstance(ref, Ref))
+                keys = [ref.group for ref in rest if isinstance(ref, Ref)]
+                last = max((n for n, key in enumerate(keys, 1) if key in units), default=0)
+                yield tuple(keys[:last])
             else:
-                yield from _units_on(group, part, units)
+                yield from _units_on(group, part, units, still)
 
 
 def _group_names(members: Mapping[int, Sequence[tuple[str, int, str, Any]]]) -> dict[int, str]:
