@@ -76,7 +76,7 @@ def test_reasons_that_differ_in_names_only_are_one():
     plan = plan_of(net, freeze=["0", "1", "2", "3"])
     (kept,) = plan.kept
     assert list(kept.widths) == ["0", "1", "2", "3"]
-    assert "4 widths, '0' (16), '1' (16), '2' (16) and 1 more keep their full size: " in str(plan)
+    assert "4 widths, such as '0' (16) and '1' (16), keep their full size: " in str(plan)
     assert "in layers of these widths. " not in str(plan)  # one line each
     assert "If they grew like the others" in str(plan)
 

@@ -38,11 +38,16 @@ class Kept:
         return {**vars(self), "widths": dict(self.widths)}
 
     def __str__(self) -> str:
-        names = listed([f"'{name}' ({width})" for name, width in self.widths.items()])
+        names = [f"'{name}' ({width})" for name, width in self.widths.items()]
+        is_many = len(names) > 3
+        which = (
+            f"{counted(len(names), 'width')}, such as {listed(names[:2])},"
+            if is_many
+            else listed(names)
+        )
         keeps = "keeps its full size" if len(self.widths) == 1 else "keep their full size"
-        number = f"{counted(len(self.widths), 'width')}, " if len(self.widths) > 3 else ""
         return (
-            f"{number}{names} {keeps}: {self.reason.rstrip('.')}. {self.flops_share:.0%} of the FLOPs and "
+            f"{which} {keeps}: {self.reason.rstrip('.')}. {self.flops_share:.0%} of the FLOPs and "
             f"{self.parameters_share:.0%} of the parameters are in layers of "
             f"{'this width' if len(self.widths) == 1 else 'these widths'}."
         )
