@@ -126,8 +126,8 @@ def check_optimizers(model: nn.Module, optimizer: Any) -> list[torch.optim.Optim
         held = [id(p) for group in one.param_groups for p in group["params"]]
         if not any(p in own for p in held):
             raise InputError(
-                f"{_none_of(len(held))} of {type(one).__name__} belongs to the model. Build "
-                "the optimizer from the seed: Optimizer(seed.parameters(), ...)."
+                f"none of the {counted(len(held), 'parameter')} of {type(one).__name__} belong to the model. "
+                "Build the optimizer from the seed: Optimizer(seed.parameters(), ...)."
             )
         if len(set(held)) < len(held):
             raise InputError(
@@ -137,10 +137,6 @@ def check_optimizers(model: nn.Module, optimizer: Any) -> list[torch.optim.Optim
     # What a wrapper drives grows too, after it: the wrapper knows all of a state that they share.
     inner = {id(o): o for one in optimizers for o in held_optimizers(one)}
     return [o for o in optimizers if id(o) not in inner] + list(inner.values())
-
-
-def _none_of(count: int) -> str:
-    return "the one parameter" if count == 1 else f"none of the {count:,} parameters"
 
 
 def averaged_modules(averages: Any, model: nn.Module, plan: Plan, stage: int) -> list[nn.Module]:
