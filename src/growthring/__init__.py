@@ -4,7 +4,7 @@ from growthring import data as data, methods as methods, optim as optim, train a
 from growthring.core.rings import RingMap as RingMap
 from growthring.errors import GrowthError as GrowthError, GrowthWarning as GrowthWarning
 from growthring.graph.discover import discover_width_groups as discover_width_groups
-from growthring.graph.groups import WidthGroup as WidthGroup, WidthGroups as WidthGroups
+from growthring.graph.groups import WidthGroups as WidthGroups
 from growthring.graph.resize import register_attributes as register_attributes
 from growthring.graph.rules import (
     Info as Info,
@@ -13,6 +13,7 @@ from growthring.graph.rules import (
     Walk as Walk,
     register_rule as register_rule,
 )
+from growthring.graph.widthgroup import WidthGroup as WidthGroup
 from growthring.growing.ending import FadeReport as FadeReport, end_fades as end_fades
 from growthring.growing.grower import Grower as Grower
 from growthring.growing.pace import StepReport as StepReport

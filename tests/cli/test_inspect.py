@@ -5,9 +5,12 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
+import growthring as gr
 from growthring.cli import main
 from growthring.cli.models import load_model, parse_inputs
+from growthring.zoo import resnet8
 
 
 def run(capsys, *arguments):
@@ -22,6 +25,15 @@ def test_inspect_prints_groups_readers_and_reasons(capsys):
     assert "can grow" in out and "FROZEN" in out
     assert "writes   conv1.weight axis 0" in out
     assert "axis 1 of model input" in out and "axis 1 of model output 0" in out
+
+
+def test_inspect_is_what_print_shows_and_all_lists_kernels(capsys):
+    x = torch.zeros(1, 3, 32, 32)
+    groups = gr.discover_width_groups(resnet8(), x)
+    arguments = ["inspect", "growthring.zoo:resnet8", "--input", "1x3x32x32"]
+    assert run(capsys, *arguments)[1] == f"{groups}\n"
+    out = run(capsys, *arguments, "--all")[1]
+    assert out == f"{groups.table(everything=True)}\n" and "slides this kernel over space" in out
 
 
 def test_inspect_json_is_one_object(capsys):

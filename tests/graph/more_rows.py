@@ -579,7 +579,7 @@ def many_elementwise_operators() -> Made:
     return layers(f)
 
 
-@row({"0": 4}, "cuts across its structure", norms="other")
+@row({"0": 48}, "cuts across its structure", norms="other")
 def two_group_norms_of_other_sizes() -> Made:
     return nn.Sequential(
         nn.Conv2d(3, 48, 1),

@@ -275,8 +275,8 @@ def told(loop) -> list[str]:
     ("steps", "says"),
     [
         (3, ["after step 3 of 400", "2 growths to go until its full size"]),
-        (46, ["1 norm still fading in", "1 growth to go", "trained for 1 steps only"]),
-        (201, ["after step 201 of 400", "call Grower.finish()", "trained for 1 steps only"]),
+        (46, ["1 norm still fading in", "1 growth to go", "trained for 1 step only"]),
+        (201, ["after step 201 of 400", "call Grower.finish()", "trained for 1 step only"]),
         (300, None),
         (400, None),
     ],

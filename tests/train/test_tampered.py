@@ -330,7 +330,7 @@ STATES = {
         lambda state: next(iter(state["grower"]["rings"]["history"].values())).__setitem__(
             0, 2**31
         ),
-        "a width was [2147483648, ",
+        " was [2147483648, ",
     ),
     "no rings": (lambda state: state["grower"].update(rings=3), "does not fit this model"),
     "a momentum that is none": (

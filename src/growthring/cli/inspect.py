@@ -52,6 +52,12 @@ def add(commands: Commands) -> None:
         metavar="NAME",
         help="of an output with named parts, a part that must keep its shape (default: all)",
     )
+    inspect.add_argument(
+        "--all",
+        action="store_true",
+        dest="everything",
+        help="list sizes too that nobody would call a width, such as those of kernels",
+    )
     inspect.add_argument("--json", action="store_true", help="print one JSON object")
     inspect.set_defaults(run=_inspect)
 
@@ -66,4 +72,7 @@ def _inspect(arguments: argparse.Namespace) -> None:
         outputs=arguments.outputs or given.options.outputs,
         build=given.options.build,
     )
-    print(json.dumps(groups.as_dict(), indent=2) if arguments.json else groups.explain())
+    if arguments.json:
+        print(json.dumps(groups.as_dict(), indent=2))
+    else:
+        print(groups.table(arguments.everything))

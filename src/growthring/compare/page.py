@@ -10,8 +10,9 @@ from growthring.compare.manifest import Manifest
 from growthring.compare.plot import plot
 from growthring.compare.standings import Standing
 from growthring.compare.table import cells, notes
+from growthring.core.wording import counted
 from growthring.report.curves import curve_section, learning_rate_chart
-from growthring.report.markup import chart_box, counted, details, table, tag, text
+from growthring.report.markup import chart_box, details, table, tag, text
 from growthring.report.page import Section, page
 from growthring.runs.clocks import by_clock
 from growthring.runs.configurations import Configuration

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from growthring.compare.contenders import FIXED, MATCHED
 from growthring.compare.manifest import Manifest
 from growthring.compare.standings import Standing
+from growthring.core.wording import counted
 from growthring.files.foreign import shown
 from growthring.runs import Spread
 from growthring.runs.clocks import clock_words
@@ -99,9 +100,9 @@ def notes(rows: Sequence[Standing], manifest: Manifest) -> list[str]:
         decision = manifest.decisions.get(name)
         if decision is not None:
             sentences.append(
-                f"{name} is {FIXED} with a schedule of {decision.epochs} epochs ({FIXED}: {manifest.epochs}): "
-                f"as many as cost the {what} of {decision.of} ({100 * decision.share:.1f} % in the first "
-                "seed), rounded up, which favours full size."
+                f"{name} is {FIXED} with a schedule of {counted(decision.epochs, 'epoch')} ({FIXED}: "
+                f"{manifest.epochs}): as many as cost the {what} of {decision.of} "
+                f"({100 * decision.share:.1f} % in the first seed), rounded up, which favours full size."
             )
     if any(row.memory for row in rows):
         sentences.append("Memory is the peak above what the process used before the run.")

@@ -73,6 +73,19 @@ def refs(axis: Axis) -> Iterator[Ref]:
             yield from refs(part)
 
 
+def products(axis: Axis) -> Iterator[Product]:
+    """Yields every product that an axis has as a part, or is.
+
+    >>> len(list(products(Concat((Fixed(2), Product((Ref(0), Fixed(4))))))))
+    1
+    """
+    if isinstance(axis, Product):
+        yield axis
+    if isinstance(axis, (Product, Concat)):
+        for part in axis.parts:
+            yield from products(part)
+
+
 def negate(axis: Axis) -> Axis:
     """Flips the parity of every reference.
 

@@ -15,7 +15,7 @@ from growthring.graph.candidates import alike
 from growthring.graph.choosing import Choice, Heads
 from growthring.graph.follow import Attributes, Scaled
 from growthring.graph.freezing import freeze_what_cannot_grow
-from growthring.graph.groups import TensorSpec, WidthGroup
+from growthring.graph.groups import TensorSpec
 from growthring.graph.naming import named_groups
 from growthring.graph.places import Place
 from growthring.graph.probe import Probe
@@ -23,6 +23,7 @@ from growthring.graph.resize import handled_attributes
 from growthring.graph.sizes import in_proportion, in_sets, probe_widths, spans_of, units_of
 from growthring.graph.trace import ExampleInputs, Trace
 from growthring.graph.traced import Traced, Widths
+from growthring.graph.widthgroup import WidthGroup
 
 # Which widths move together: none, those of the layers of a stack, those whose sizes are equal somewhere, or all
 # in one proportion.
@@ -75,7 +76,7 @@ class Analysis:
 
     def groups(self, specs: Mapping[str, TensorSpec]) -> list[WidthGroup]:
         """The groups that tensors refer to, growable ones first."""
-        return named_groups(self.unifier, specs, self.choice.frozen)
+        return named_groups(self.unifier, specs, self.choice.frozen, self.traced.units())
 
     def attributes(self) -> dict[Place, tuple[Axis, ...] | Scaled]:
         """Attributes known from operator rules and from handlers."""
@@ -144,6 +145,6 @@ class Analysis:
         """The same probe at other widths."""
         small, build = Widths(self.unifier, widths), None
         if self.run.build is not None:
-            named = {g.name: small[g.key] for g in self.groups(probe.specs) if g.grows}
+            named = {g.name: small[g.key] * g.unit for g in self.groups(probe.specs) if g.grows}
             build = functools.partial(self.run.build, named)
         return replace(probe, small=small, build=build)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Literal
 
-from growthring.core.axes import Axis, Concat, Product, Ref, refs
+from growthring.core.axes import Product, Ref, products, refs
 from growthring.graph.traced import Traced
 from growthring.graph.unify import Reason
 
@@ -24,14 +23,14 @@ class Choice:
         specs = self._traced.specs()
         keys = {ref.group for s in specs.values() for axis in s.axes for ref in refs(axis)}
         self._passed_over = {}
-        products = [p for s in specs.values() for axis in s.axes for p in _products(axis)]
+        every = [p for s in specs.values() for axis in s.axes for p in products(axis)]
         settled: set[int] = set()  # widths that grow in some product for lack of another choice
-        for product in products:
+        for product in every:
             live = self._live_factors(product)
             if len(live) == 1:
                 # two is the least width, so such a factor would not grow at all
                 settled.update(r.group for r in live[0][1] if self._unifier.size(r) > 2)
-        for product in products:
+        for product in every:
             self._choose_factor(product, settled)
         return sorted(k for k in keys if self.frozen(k) is None)
 
@@ -65,11 +64,3 @@ class Choice:
                 text = f"the other factor of this axis ({sizes[keep]} wide) grows instead"
                 for ref in group:
                     self._passed_over[ref.group] = Reason("factor", text)
-
-
-def _products(axis: Axis) -> Iterable[Product]:
-    if isinstance(axis, Product):
-        yield axis
-    if isinstance(axis, (Product, Concat)):
-        for part in axis.parts:
-            yield from _products(part)

@@ -9,6 +9,7 @@ from typing import get_args
 
 from torch import nn
 
+from growthring.core.wording import instances
 from growthring.errors import InputError, TraceError, UnsupportedModelError
 from growthring.graph.analysis import Analysis, Build, Run
 from growthring.graph.check import check_inputs, check_model
@@ -111,7 +112,7 @@ def _traces(
         missing = set(dict(model.named_parameters())) - first.used_parameters()
         if missing:
             raise TraceError(
-                f"{len(missing)} parameters, such as '{min(missing)}', are not reached in eval mode, and the "
+                f"{instances(sorted(missing), 'parameter', ('is', 'are'))} not reached in eval mode, and the "
                 f"forward pass in train mode cannot be traced with the example inputs ({error}), so what they are "
                 "joined to is not known. Pass inputs that train mode accepts (larger ones, a batch of two or more)."
             ) from error

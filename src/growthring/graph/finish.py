@@ -12,6 +12,7 @@ from growthring.graph.attempt import Fit
 from growthring.graph.follow import Scaled
 from growthring.graph.groups import Law, WidthGroups
 from growthring.graph.resize import named_tensors
+from growthring.graph.table import reason_lines
 from growthring.graph.traced import Traced
 
 
@@ -58,15 +59,12 @@ def _known_rule(
 
 
 def nothing_grows(analysis: Analysis) -> WidthGroupError:
-    """Says of every width why it is frozen."""
+    """Says why its widths are frozen, each reason once."""
     groups = analysis.groups(analysis.traced.specs())
-    reasons = dict.fromkeys(
-        f"{g.name} ({g.width}): {g.frozen.text}" for g in groups if g.frozen is not None
-    )
-    listed = "\n  ".join(list(reasons)[:12]) or "it has no parameters"
+    lines = reason_lines([g for g in groups if not g.is_minor] or groups)
     return WidthGroupError(
-        f"nothing in {type(analysis.model).__name__} can grow. Its widths and why each is "
-        f"frozen:\n  {listed}"
+        f"nothing in {type(analysis.model).__name__} can grow. Its widths and why they are frozen:\n  "
+        + ("\n  ".join(lines) or "it has no parameters")
     )
 
 

@@ -1,20 +1,23 @@
-"""WidthGroup: all tensor axes that must share one width; WidthGroups: everything discovery knows of a model."""
+"""WidthGroups: everything discovery knows of a model; TensorSpec: how its tensors are made of widths."""
 
 from __future__ import annotations
 
+import difflib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from growthring.core.axes import Axis, Concat, Fixed, Product, Ref, refs, size
+from growthring.core.axes import Axis, Fixed, refs, size
 from growthring.core.variance import Record
 from growthring.errors import WidthGroupError
 from growthring.graph.follow import Attributes, Scaled
 from growthring.graph.reductions import Statistics
-from growthring.graph.unify import Reason
+from growthring.graph.table import group_table
+from growthring.graph.widthgroup import WidthGroup
 
 _NOTHING = Fixed(1)
+_MOST_NAMES = 8  # in a message
 
 
 @dataclass(frozen=True)
@@ -67,48 +70,6 @@ class TensorSpec:
 
 
 @dataclass(frozen=True)
-class Member:
-    """One axis of one tensor in a group.
-
-    `role` is "writes", "reads" or "shares" (biases, gains, statistics); `structure` shows where the
-    group's width `w` sits on the axis.
-    """
-
-    tensor: str
-    axis: int
-    role: str
-    structure: str
-
-
-@dataclass(frozen=True)
-class WidthGroup:
-    """All tensor axes that must share one width.
-
-    Attributes:
-        key: number of the group, as the references in axes name it.
-        name: after the first tensor that writes it.
-        width: its width in the full model.
-        members: the tensor axes that belong to it.
-        frozen: why it does not grow, or None.
-    """
-
-    key: int
-    name: str
-    width: int
-    members: tuple[Member, ...]
-    frozen: Reason | None
-
-    @property
-    def grows(self) -> bool:
-        """Whether this width can grow."""
-        return self.frozen is None
-
-    def tensors(self, role: str) -> list[str]:
-        """Names of the tensors that write, read or share this width."""
-        return list(dict.fromkeys(m.tensor for m in self.members if m.role == role))
-
-
-@dataclass(frozen=True)
 class Law:
     """A factor in the model's code that follows a width: factor ∝ size(axis) ** power.
 
@@ -137,7 +98,7 @@ class WidthGroups(Sequence[WidthGroup]):
         spans: segments of axes that hold one growing width; equal sizes stay equal.
         unknown: operators without a rule, and a module that uses each.
         notes: what discovery could not look at, and decided on attributes that hold a width's number.
-        units: group -> the number that its width must be a multiple of.
+        units: group -> the number that its count of units must be a multiple of.
     """
 
     model_type: str
@@ -164,8 +125,14 @@ class WidthGroups(Sequence[WidthGroup]):
             for group in self.groups:
                 if group.name == item:
                     return group
-            names = ", ".join(g.name for g in self.groups if g.grows) or "none"
-            raise WidthGroupError(f"there is no width group '{item}'. Growable groups: {names}.")
+            names = [g.name for g in self.groups if g.grows]
+            if len(names) > _MOST_NAMES:  # the nearest ones
+                names = difflib.get_close_matches(item, names, n=len(names), cutoff=0)
+            more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+            known = ", ".join(names[:_MOST_NAMES]) or "none"
+            raise WidthGroupError(
+                f"there is no width group '{item}'. Growable groups: {known}{more}."
+            )
         return self.groups[item]
 
     @property
@@ -175,12 +142,30 @@ class WidthGroups(Sequence[WidthGroup]):
 
     @property
     def full_widths(self) -> dict[int, int]:
-        """Width of every group in the full model."""
-        return {g.key: g.width for g in self.groups}
+        """Width of every group in the full model, as references in axes count it."""
+        return {g.key: g.count for g in self.groups}
+
+    def named(self, widths: Mapping[int, int]) -> dict[str, int]:
+        """Width of every growable group by name, in entries; `widths` are by key, as references count."""
+        return {g.name: widths[g.key] * g.unit for g in self.growable}
+
+    def table(self, everything: bool = False) -> str:
+        """The table that `growthring inspect` and `print` show.
+
+        Args:
+            everything: list sizes too that nobody would call a width, such as those of kernels.
+        """
+        fading = [module or "(model)" for module in self._fading()]
+        return group_table(
+            self.model_type, self.groups, fading, self.unknown, self.notes, everything
+        )
+
+    def __str__(self) -> str:
+        return self.table()
 
     def explain(self) -> str:
-        """The table that `growthring inspect` prints."""
-        return explain(self)
+        """The table with everything in it."""
+        return self.table(everything=True)
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -190,6 +175,7 @@ class WidthGroups(Sequence[WidthGroup]):
                 {
                     "name": g.name,
                     "width": g.width,
+                    "unit": g.unit,
                     "grows": g.grows,
                     "frozen": None
                     if g.frozen is None
@@ -198,9 +184,7 @@ class WidthGroups(Sequence[WidthGroup]):
                 }
                 for g in self.groups
             ],
-            "fading_norms": list(
-                dict.fromkeys(s.module for s in self.statistics if self._moves(s.axis))
-            ),
+            "fading_norms": self._fading(),
             "attributes": [
                 f"{module}.{name}".lstrip(".")
                 for (module, name), rule in self.attributes.items()
@@ -210,60 +194,10 @@ class WidthGroups(Sequence[WidthGroup]):
             "notes": list(self.notes),
         }
 
+    def _fading(self) -> list[str]:
+        """Modules with statistics over a width that grows."""
+        return list(dict.fromkeys(s.module for s in self.statistics if self._moves(s.axis)))
+
     def _moves(self, axis: Axis) -> bool:
         growing = {g.key for g in self.groups if g.grows}
         return any(ref.group in growing for ref in refs(axis))
-
-
-def describe(axis: Axis, group: int, size_of: Callable[[Axis], int]) -> str:
-    """An axis as one group sees it: its own width is `w`, everything else a number.
-
-    >>> describe(Product((Ref(0), Fixed(49))), 0, lambda axis: 49)
-    'w·49'
-    """
-    if isinstance(axis, Ref) and axis.group == group:
-        return "w"
-    if not any(ref.group == group for ref in refs(axis)):
-        return str(size_of(axis))
-    assert isinstance(axis, (Product, Concat))
-    parts = [describe(part, group, size_of) for part in axis.parts]
-    if isinstance(axis, Product):
-        return "·".join(f"({p})" if " + " in p else p for p in parts)
-    return " + ".join(parts)
-
-
-def explain(groups: WidthGroups) -> str:
-    """Groups, who writes and reads each, what is frozen and why, as text."""
-    growable = groups.growable
-    lines = [
-        f"{groups.model_type}: {len(groups)} width groups, {len(growable)} can grow, "
-        f"{len(groups) - len(growable)} are frozen"
-    ]
-    moving = (s.module for s in groups.statistics if groups._moves(s.axis))
-    fading = [module or "(model)" for module in dict.fromkeys(moving)]
-    for title, chosen in (
-        ("CAN GROW", growable),
-        ("FROZEN", [g for g in groups if not g.grows]),
-    ):
-        if chosen:
-            lines += ["", title]
-        for g in chosen:
-            lines.append(f"  {g.name}  width {g.width}")
-            if g.frozen is not None:
-                lines.append(f"      why      {g.frozen.text}")
-            for role in ("writes", "reads", "shares"):
-                members = [m for m in g.members if m.role == role]
-                for i, m in enumerate(members[:6]):
-                    label = role if i == 0 else ""
-                    shown = "" if m.structure == "w" else f" = {m.structure}"
-                    lines.append(f"      {label:<8} {m.tensor} axis {m.axis}{shown}")
-                if len(members) > 6:
-                    lines.append(f"      {'':<8} … and {len(members) - 6} more")
-    if fading:
-        lines += ["", "NORMS WHOSE STATISTICS FADE IN", "  " + ", ".join(fading)]
-    if groups.unknown:
-        lines += ["", "OPERATORS WITHOUT A RULE (everything that touches them is frozen)"]
-        lines += [f"  {name} in '{module or '(model)'}'" for name, module in groups.unknown.items()]
-    if groups.notes:
-        lines += ["", "NOTES", *(f"  {note}" for note in groups.notes)]
-    return "\n".join(lines)

@@ -7,6 +7,7 @@ import contextvars
 import copy
 import random
 import sys
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, TypeVar
@@ -63,6 +64,8 @@ def fixed_random() -> Iterator[None]:
 def untouched(model: nn.Module, kept: Snapshot | None = None) -> Iterator[Snapshot]:
     """Everything that the model's code can reach is as it was afterwards, whatever the forward pass does to it.
 
+    What it warns of is for the user's own passes to say.
+
     Args:
         model: what is run inside.
         kept: what an outer `untouched` of the same model yielded, where nothing has changed since: several
@@ -75,13 +78,27 @@ def untouched(model: nn.Module, kept: Snapshot | None = None) -> Iterator[Snapsh
     is_done = False
     try:
         try:
-            yield kept
+            with unheard():
+                yield kept
         finally:
             kept.restore()
             is_done = True
     finally:
         if not is_done:  # an interrupt came just before
             kept.restore()
+
+
+@contextlib.contextmanager
+def unheard() -> Iterator[None]:
+    """No warning inside reaches the user or becomes an error; what is said once only is still unsaid afterwards."""
+    is_always = torch.is_warn_always_enabled()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.set_warn_always(True)  # else what torch says once would be lost for good
+        try:
+            yield
+        finally:
+            torch.set_warn_always(is_always)
 
 
 def call(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

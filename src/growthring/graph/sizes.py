@@ -130,27 +130,26 @@ def steps_of(
     return result
 
 
-def stage_widths(
-    spans: Sequence[Axis],
-    full: Mapping[int, int],
-    growing: Iterable[int],
-    fraction: float,
-    round_to: int,
-    units: Mapping[int, int] | None = None,
-) -> dict[int, int]:
-    """Widths at a fraction of the full ones, in whole steps."""
-    result: dict[int, int] = {}
-    for steps in steps_of(spans, full, growing, round_to, units):
-        result |= steps.widths(full, fraction)
-    return result
+def group_steps(groups: WidthGroups, round_to: int) -> list[Steps]:
+    """Which groups of a model move together, and in which steps.
+
+    Widths are multiples of `round_to` (of entries: channels, not groups of channels), of their units, and of
+    what operators need.
+    """
+    multiples = {
+        g.key: math.lcm(round_to // math.gcd(round_to, g.unit), groups.units.get(g.key, 1))
+        for g in groups.growable
+    }
+    return steps_of(groups.spans, groups.full_widths, multiples, 1, multiples)
 
 
 def widths_at(groups: WidthGroups, fraction: float, round_to: int) -> dict[int, int]:
     """The width of every group at a fraction of the full ones."""
-    full, growing = groups.full_widths, [g.key for g in groups.growable]
-    if fraction == 1:
-        return full
-    return full | stage_widths(groups.spans, full, growing, fraction, round_to, groups.units)
+    widths = groups.full_widths
+    if fraction < 1:
+        for steps in group_steps(groups, round_to):
+            widths |= steps.widths(groups.full_widths, fraction)
+    return widths
 
 
 # Widths to try: a factor of a product shrinks more than the rest, so that neither takes the other's steps.

@@ -13,7 +13,6 @@ import contextlib
 import contextvars
 import io
 import logging
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -25,7 +24,14 @@ from torch.nn.modules import transformer
 
 from growthring.errors import InputError, TraceError
 from growthring.graph.flatten import flatten
-from growthring.graph.isolation import call, callers_settings, copied, fixed_random, untouched
+from growthring.graph.isolation import (
+    call,
+    callers_settings,
+    copied,
+    fixed_random,
+    unheard,
+    untouched,
+)
 from growthring.graph.operators import BRANCH as BRANCH, Op as Op, Trace as Trace, Value as Value
 from growthring.graph.results import Leavings, output_tensors
 from growthring.graph.sites import SiteRecorder
@@ -127,8 +133,7 @@ def _quiet() -> Iterator[None]:
     logging.disable(logging.CRITICAL)
     try:
         # torch.export prints the graph it has so far when it gives up
-        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
-            warnings.simplefilter("ignore")
+        with unheard(), contextlib.redirect_stderr(io.StringIO()):
             yield
     finally:
         logging.disable(disabled)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from torch import nn
 
-from growthring.core.axes import Axis, Concat, Fixed, Product, Ref, unsigned
+from growthring.core.axes import Axis, Concat, Fixed, Product, Ref, refs, unsigned
 from growthring.graph.computed import unsupported
 from growthring.graph.groups import TensorSpec
 from growthring.graph.rules import Walk
@@ -131,6 +131,15 @@ class Traced:
         if isinstance(axis, (Product, Concat)):
             return type(axis)(tuple(self.known(part, keys) for part in axis.parts))
         return axis
+
+    def units(self) -> dict[int, str]:
+        """Widths that are the size of another's unit (see `Walk.unit`), and the module that needs each."""
+        found: dict[int, str] = {}
+        for walk in self.walks:
+            for axis, module in walk.units:
+                for ref in refs(self.unifier.resolve(axis)):
+                    found.setdefault(ref.group, module)
+        return found
 
     def operator(self, index: int) -> Op:
         """An operator by its number over all traces."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from growthring.core.wording import counted
 from growthring.graph.check import check_model
 from growthring.graph.isolation import own_settings
 from growthring.graph.trace import ExampleInputs
@@ -37,7 +38,7 @@ class FadeReport:
             return "nothing was fading in"
         low, high = min(self.ended.values()), max(self.ended.values())
         far = f"{low:.0%}" if low == high else f"{low:.0%} to {high:.0%}"
-        norms = "1 norm" if len(self.ended) == 1 else f"{len(self.ended)} norms"
+        norms = counted(len(self.ended), "norm")
         text = f"ended the fading in of {norms} at {far}"
         return text if self.change is None else f"{text}; outputs: {self.change}"
 

@@ -12,6 +12,7 @@ from torch.optim.swa_utils import AveragedModel
 from growthring.core.axes import refs, size
 from growthring.core.rings import RingMap
 from growthring.core.variance import Mode
+from growthring.core.wording import counted
 from growthring.errors import GrowthStepError, InputError
 from growthring.graph.agree import disagreement
 from growthring.graph.groups import TensorSpec
@@ -79,6 +80,36 @@ def check_shapes(module: nn.Module, plan: Plan, stage: int) -> None:
             )
 
 
+def check_widths(saved: Sequence[Mapping[str, int]], plan: Plan) -> None:
+    """Refuses a saved growth whose widths are not those of the plan, and says which.
+
+    Args:
+        saved: for each stage, widths by name of the group.
+        plan: the plan.
+    """
+    planned = [plan.named_widths(t) for t in range(plan.num_stages)]
+    where = "the saved growth follows another plan"
+    if len(saved) != len(planned):
+        raise InputError(
+            f"{where}: it has {counted(len(saved), 'stage')}, this plan has {len(planned)}."
+        )
+    differ: dict[str, str] = {}  # of each group, the first stage that differs
+    for t, (there, here) in enumerate(zip(saved, planned, strict=True)):
+        for name in dict.fromkeys([*here, *there]):
+            if name not in there or name not in here:
+                text = f"'{name}' grows {'here' if name in here else 'there'} only"
+                differ.setdefault(name, text)
+            elif there[name] != here[name]:
+                text = f"'{name}' is {there[name]} wide at stage {t} there, and {here[name]} here"
+                differ.setdefault(name, text)
+    if differ:
+        more = counted(len(differ) - 1, "more width differs", "more widths differ")
+        rest = f"; {more}" if len(differ) > 1 else ""
+        raise InputError(
+            f"{where}: {next(iter(differ.values()))}{rest}. Load it with the plan that it was saved with."
+        )
+
+
 def check_optimizers(model: nn.Module, optimizer: Any) -> list[torch.optim.Optimizer]:
     """The optimizers as a list; refuses those that would train nothing of the model."""
     given = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else optimizer or []
@@ -95,8 +126,8 @@ def check_optimizers(model: nn.Module, optimizer: Any) -> list[torch.optim.Optim
         held = [id(p) for group in one.param_groups for p in group["params"]]
         if not any(p in own for p in held):
             raise InputError(
-                f"none of the {len(held)} parameters of {type(one).__name__} belong to the model. Build "
-                "the optimizer from the seed: Optimizer(seed.parameters(), ...)."
+                f"none of the {counted(len(held), 'parameter')} of {type(one).__name__} belong to the model. "
+                "Build the optimizer from the seed: Optimizer(seed.parameters(), ...)."
             )
         if len(set(held)) < len(held):
             raise InputError(
@@ -194,9 +225,7 @@ def check_saved(state: Mapping[str, Any], plan: Plan, at: int) -> int:
         raise InputError(
             f"the state lacks '{missing[0]}': it is not whole, or not from Grower.state_dict()."
         )
-    widths = [plan.named_widths(t) for t in range(plan.num_stages)]
-    if list(state["widths"]) != widths:
-        raise InputError("the saved growth follows another plan: its widths per stage differ.")
+    check_widths(state["widths"], plan)
     stage = int(state["stage"])
     if stage < at:
         raise InputError(

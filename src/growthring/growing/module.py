@@ -82,7 +82,7 @@ class GrowingModule:
             follow_attributes(self.module, plan.groups.attributes, step.before, step.after)
             return
         old, new = (
-            call_build(plan.build, {g.name: widths[g.key] for g in plan.groups.growable})
+            call_build(plan.build, plan.groups.named(widths))
             for widths in (step.before, step.after)
         )
         adopt_attributes(self.module, old, new)

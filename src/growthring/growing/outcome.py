@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from growthring.core.variance import Factors
+from growthring.core.wording import counted
 from growthring.errors import GrowthStepError
 from growthring.growing.report import GroupGrowth, GrowthReport
 from growthring.growing.trials import Trial, explanation, rounding_limit, run, worst
@@ -116,11 +117,8 @@ class Outcome:
         factors = growth.factors
         step, groups = self._step, self._step.plan.groups
         seconds = time.perf_counter() - self._started - self.seconds
-        grown = [
-            GroupGrowth(g.name, step.before[g.key], step.after[g.key])
-            for g in groups.growable
-            if step.before[g.key] != step.after[g.key]
-        ]
+        before, after = groups.named(step.before), groups.named(step.after)
+        grown = [GroupGrowth(n, before[n], after[n]) for n in before if before[n] != after[n]]
         notes = [*growth.notes, *notes]
         if growth.change is not None:
             notes.insert(0, growth.change)
@@ -128,9 +126,8 @@ class Outcome:
             listed = "; ".join(factors.violations[:4])
             notes.append(f"the rule '{step.mode}' cannot preserve the function here: {listed}")
         if num_fading:
-            notes.append(
-                f"{num_fading} norms fade their statistics in; call Grower.advance during the stage"
-            )
+            fade = counted(num_fading, "norm fades its", "norms fade their")
+            notes.append(f"{fade} statistics in; Grower.step sees to it (or Grower.advance)")
         if self._held:
             notes.append(
                 "the ε of norms would show if what they normalise were rescaled, so it was not"

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from growthring.core.wording import counted
 from growthring.errors import GrowthWarning, InputError
 from growthring.growing.report import GrowthReport
 from growthring.planning.plan import Plan
@@ -46,7 +47,7 @@ class StepReport:
         if self.growth is not None:
             parts.append(f"grew: {self.growth}")
         if self.fades_ended:
-            parts.append(f"{_norms(self.fades_ended)} faded in")
+            parts.append(f"{counted(self.fades_ended, 'norm')} faded in")
         return "; ".join(parts)
 
 
@@ -128,16 +129,16 @@ class Pace:
         troubles = []
         if self.fading:
             troubles.append(
-                f"{_norms(self.fading)} still fading in, so that its weights in a plain model compute something "
-                "else (call Grower.finish())"
+                f"{counted(self.fading, 'norm')} still fading in, so that its weights in a plain model compute "
+                "something else (call Grower.finish())"
             )
         if self._is_driven and self.step < self.total:
             left = self._last_stage - self.stage
             if left:
-                troubles.append(f"{left} growth{'s' if left > 1 else ''} to go until its full size")
+                troubles.append(f"{counted(left, 'growth')} to go until its full size")
             since = self.step - self.began
             if self.stage and since <= self.total // 100:
-                troubles.append(f"new units that were trained for {since} steps only")
+                troubles.append(f"new units that were trained for {counted(since, 'step')} only")
         if troubles:
             where = f" after step {self.step:,} of {self.total:,}" if self._is_driven else ""
             warnings.warn(
@@ -145,7 +146,3 @@ class Pace:
                 GrowthWarning,
                 stacklevel=2,
             )
-
-
-def _norms(count: int) -> str:
-    return "1 norm" if count == 1 else f"{count} norms"

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from growthring.core.wording import counted, listed
 from growthring.growing.verify import Verification
 
 
@@ -87,17 +88,17 @@ class GrowthReport:
         for g in self.groups:
             steps.setdefault((g.before, g.after), []).append(g.name)
         for (before, after), names in steps.items():
-            shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-            lines.append(f"  width {before} -> {after}: {shown}")
+            lines.append(f"  width {before} -> {after}: {listed(names)}")
         if self.factors:
             low, high = min(self.factors.values()), max(self.factors.values())
-            lines.append(f"  {len(self.factors)} tensors rescaled by {low:.4g} to {high:.4g}")
+            by = f"{low:.4g}" if f"{low:.4g}" == f"{high:.4g}" else f"{low:.4g} to {high:.4g}"
+            lines.append(f"  {counted(len(self.factors), 'tensor')} rescaled by {by}")
         if any(abs(f - 1) > 1e-9 for f in self.output_factors):
             factors = ", ".join(f"{f:.6g}" for f in self.output_factors)
             lines.append(f"  factor on the outputs: {factors}")
         if self.search_examples:
             lines.append(
-                f"  searched on {self.search_examples:,} examples, {self.search_flops:.3g} FLOPs"
+                f"  searched on {counted(self.search_examples, 'example')}, {self.search_flops:.3g} FLOPs"
             )
         if self.change is not None:
             lines.append(f"  outputs: {self.change}")

@@ -28,6 +28,7 @@ from torch import Tensor, nn
 
 from growthring.core.axes import Axis, Concat, Product, refs, size
 from growthring.core.variance import Mode
+from growthring.core.wording import counted
 from growthring.errors import InputError
 from growthring.graph.resize import named_tensors
 from growthring.graph.results import output_tensors
@@ -109,8 +110,8 @@ class GradMax:
             out_weights, rank = leading_vectors(matrix, count, job.generator)
             if rank < count:
                 notes.append(
-                    f"{count - rank} of {count} new units of a group have random out-weights: its gradient "
-                    f"has rank {rank}"
+                    f"{count - rank} of {counted(count, 'new unit')} of a group got random out-weights: its "
+                    f"gradient has rank {rank}"
                 )
             out_weights = self.scale * _mean_norm(job, group, readers) * out_weights
             parts = out_weights.split([reader.size for reader in readers], 1) if readers else ()

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from growthring.core.wording import counted
 from growthring.errors import InputError
 from growthring.optim.geometry import ParameterRings, RingBatch, RingGeometry
 from growthring.optim.options import option, scales_output
@@ -222,8 +223,8 @@ class RingRates:
         num_saved = len(state["births"])
         if self and num_saved != self.num_rings:
             raise InputError(
-                f"the saved optimizer knows {num_saved} rings, the model has {self.num_rings}. Bring the "
-                "model to the saved stage first: grower.load_state_dict(...), then the optimizer's."
+                f"the saved optimizer knows {counted(num_saved, 'ring')}, the model has {self.num_rings}. "
+                "Bring the model to the saved stage first: grower.load_state_dict(...), then the optimizer's."
             )
 
     def _check_shapes(self, state_dict: Mapping[str, Any]) -> None:

@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 
 from growthring.core.axes import Layout
 from growthring.core.widen import formatted, widen_constant
+from growthring.core.wording import counted
 from growthring.errors import GrowthStepError
 from growthring.optim.ages import born
 from growthring.optim.firststate import CannotTell, FirstState, first_state_of
@@ -109,7 +110,9 @@ def grow_state(
     if _is_shared(optimizer):
         optimizer._numel_cache = None  # type: ignore[attr-defined]
     name = type(optimizer).__name__
-    return [f"{name}: state of {len(reset)} parameters reset; {reset[0]}"] if reset else []
+    return (
+        [f"{name}: state of {counted(len(reset), 'parameter')} reset; {reset[0]}"] if reset else []
+    )
 
 
 def _take_the_same_step(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from growthring.errors import PlanError
@@ -39,6 +40,7 @@ class Footprint:
         parameter_bytes: of parameters.
         trained_bytes: of those that need gradients.
         activation_bytes: what autograd keeps for the backward pass, per example.
+        flops_of: weight -> FLOPs of the operators that take it, per example.
     """
 
     flops: float
@@ -46,6 +48,7 @@ class Footprint:
     parameter_bytes: int
     trained_bytes: int
     activation_bytes: float
+    flops_of: Mapping[str, float] = field(default_factory=dict, repr=False)
 
     def memory(self, batch_size: int, optimizer: str = "sgd") -> float:
         """Bytes of weights, gradients, optimizer state and activations in a training step."""
@@ -110,7 +113,7 @@ def _footprint(model: nn.Module, inputs: tuple[Any, Any], count: int, is_fake: b
     mode = FakeTensorMode(allow_non_fake_inputs=True) if is_fake else None
     with mode or contextlib.nullcontext():
         fakes = {n: _fake(mode, t) for n, t in named_tensors(model).items()}
-        own = {t.untyped_storage()._cdata for t in fakes.values()}
+        own = {t.untyped_storage()._cdata: n for n, t in fakes.items()}
         fake_args, fake_kwargs = pytree.tree_map_only(
             torch.Tensor, lambda t: _fake(mode, t), (args, kwargs)
         )
@@ -124,8 +127,10 @@ def _footprint(model: nn.Module, inputs: tuple[Any, Any], count: int, is_fake: b
 
         held: list[Any] = []
         counter = FlopCounterMode(display=False, custom_mapping=dict(GROUPED_FLOPS))
+        by_weight = _ByWeight(counter, own)
         with (
             counter,
+            by_weight,
             StandIns(),
             _countable(),
             torch.enable_grad(),
@@ -138,7 +143,31 @@ def _footprint(model: nn.Module, inputs: tuple[Any, Any], count: int, is_fake: b
         parameter_bytes=sum(p.numel() * p.element_size() for p in parameters),
         trained_bytes=sum(p.numel() * p.element_size() for p in parameters if p.requires_grad),
         activation_bytes=sum(kept.values()) / count,
+        flops_of={name: flops / count for name, flops in by_weight.flops.items()},
     )
+
+
+class _ByWeight(TorchDispatchMode):
+    """Tells which weight's FLOPs a counter counts; of an operator with several it is the largest."""
+
+    def __init__(self, counter: FlopCounterMode, names: Mapping[int, str]) -> None:
+        super().__init__()
+        self._counter, self._names = counter, names
+        self.flops: dict[str, float] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        before = self._counter.get_total_flops()
+        result = func(*args, **(kwargs or {}))
+        spent = self._counter.get_total_flops() - before
+        if spent:
+            tensors = [t for t in pytree.tree_leaves(args) if isinstance(t, torch.Tensor)]
+            own = {self._names.get(t.untyped_storage()._cdata): t.numel() for t in tensors}
+            name = max(own, key=lambda n: (n is not None, own[n]))
+            if name is not None:
+                self.flops[name] = self.flops.get(name, 0.0) + spent
+        return result
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from growthring.core.wording import counted
 from growthring.errors import PlanError
 from growthring.planning.options import PlanOptions
 from growthring.planning.schedule import (
@@ -61,7 +62,7 @@ def fractions_of(options: PlanOptions) -> list[float]:
         return fractions
     why = " A plan in epochs grows at the end of one: pass total_steps= to grow within an epoch."
     raise PlanError(
-        f"there is no room for a growth in {_counted(total, unit)} with grown_at={options.grown_at}."
+        f"there is no room for a growth in {_long(total, unit)} with grown_at={options.grown_at}."
         + (why if unit == "epochs" else "")
     )
 
@@ -91,7 +92,7 @@ def lengths_of(options: PlanOptions, fractions: Sequence[float]) -> Lengths:
         return _in_units(_published(options, stages, total, unit), unit)
     if stages > total:
         raise PlanError(
-            f"{_counted(total, unit)} do not reach for {stages} stages of at least one each. Choose fewer stages"
+            f"{_long(total, unit)} do not reach for {stages} stages of at least one each. Choose fewer stages"
             + (
                 ", or pass total_steps= to grow within an epoch."
                 if unit == "epochs"
@@ -129,7 +130,7 @@ def length_notes(lengths: Lengths, options: PlanOptions, fractions: Sequence[flo
         total, unit = _total(options)
         if total is not None and len(fractions) < wanted:
             notes.append(
-                f"{_counted(total, unit)} have room for {len(fractions)} stages instead of {wanted}, so the seed "
+                f"{_long(total, unit)} have room for {len(fractions)} stages instead of {wanted}, so the seed "
                 f"has {fractions[0]:.0%} of the width instead of {options.start:.0%}."
             )
     last = 1 - lengths.shares[-1]
@@ -159,6 +160,10 @@ def _total(options: PlanOptions) -> tuple[int | None, str]:
     if options.epochs is None:
         return None, "epochs"
     return options.epochs if isinstance(options.epochs, int) else sum(options.epochs), "epochs"
+
+
+def _long(total: int, unit: str) -> str:
+    return counted(total, unit.removesuffix("s"))
 
 
 def _in_units(lengths: Sequence[int], unit: str) -> Lengths:
@@ -191,10 +196,6 @@ def _published(options: PlanOptions, stages: int, total: int, unit: str) -> list
 
 def _from(first: int, total: int, unit: str, options: PlanOptions, stages: int) -> list[int]:
     return stage_epochs(total, stages, first, options.epoch_growth, options.schedule, unit)
-
-
-def _counted(total: int, unit: str) -> str:
-    return f"{total} {unit}" if total != 1 else f"1 {unit.removesuffix('s')}"
 
 
 def steps_within(

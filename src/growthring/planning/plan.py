@@ -28,10 +28,10 @@ from growthring.graph.resize import copy_with, empty_copy, named_tensors
 from growthring.graph.trace import ExampleInputs
 from growthring.planning.costs import Footprint, footprint, seconds_per_step
 from growthring.planning.initial import Initial, seed_gain
+from growthring.planning.kept import Kept, flops_if_grown, kept_widths
 from growthring.planning.lengths import Lengths
 from growthring.planning.schedule import check_whole
-
-_BARS = "▁▂▃▄▅▆▇█"
+from growthring.planning.table import plan_text
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Plan:
 
     Attributes:
         groups: the width groups of the full model.
-        stage_widths: for each stage, group key -> width (frozen groups included).
+        stage_widths: for each stage, group key -> width in units (see `WidthGroup`), frozen groups included.
         initial: how each tensor of the full model is initialised.
         notes: what the plan rounded or could not do, in words.
         example_inputs: the inputs the model was traced with; growth is measured on them.
@@ -83,12 +83,12 @@ class Plan:
 
     def widths(self, group: str) -> list[int]:
         """Width of one group at every stage."""
-        key = self.groups[group].key
-        return [widths[key] for widths in self.stage_widths]
+        g = self.groups[group]
+        return [widths[g.key] * g.unit for widths in self.stage_widths]
 
     def named_widths(self, stage: int) -> dict[str, int]:
         """Width of every growable group at one stage, by name."""
-        return {g.name: self.stage_widths[stage][g.key] for g in self.groups.growable}
+        return self.groups.named(self.stage_widths[stage])
 
     def num_parameters(self, stage: int) -> int:
         """Parameters at one stage."""
@@ -199,9 +199,21 @@ class Plan:
     @property
     def flops_share(self) -> float:
         """Training FLOPs as a share of fixed-size training for as many examples: Σ T_t F_t / (ΣT · F_full)."""
-        seen = self.examples
-        spent = sum(n * f.flops for n, f in zip(seen, self.footprints, strict=True))
-        full = sum(seen) * self.footprints[-1].flops
+        return self._share([f.flops for f in self.footprints])
+
+    @property
+    def kept(self) -> tuple[Kept, ...]:
+        """The widths that keep their full size, and what is in layers of these widths."""
+        return kept_widths(self.groups, self.footprints[-1])
+
+    @property
+    def flops_share_if_grown(self) -> float:
+        """The share if what keeps its full size grew like the other widths."""
+        return self._share(flops_if_grown(self.groups, self.stage_widths, self.footprints))
+
+    def _share(self, flops: Sequence[float]) -> float:
+        spent = sum(n * f for n, f in zip(self.examples, flops, strict=True))
+        full = sum(self.examples) * self.footprints[-1].flops
         return spent / full if full else 1.0
 
     @property
@@ -283,6 +295,8 @@ class Plan:
             "flops": [f.flops for f in self.footprints],
             "memory_bytes": list(self.memory),
             "flops_share": self.flops_share,
+            "flops_share_if_grown": self.flops_share_if_grown,
+            "kept": [kept.as_dict() for kept in self.kept],
             "notes": list(self.notes),
         }
         if self.seconds is not None:
@@ -290,56 +304,7 @@ class Plan:
         return result
 
     def __str__(self) -> str:
-        numbers = range(self.num_stages)
-        full = self.footprints[-1]
-        rows = [["stage", *map(str, numbers)]]
-        alike: dict[tuple[int, ...], list[str]] = {}
-        for g in self.groups.growable:
-            alike.setdefault(tuple(self.widths(g.name)), []).append(g.name)
-        for widths, names in alike.items():
-            more = f" (+ {len(names) - 1} alike)" if len(names) > 1 else ""
-            rows.append([names[0] + more, *map(str, widths)])
-        rows.append(["parameters", *(f"{f.parameters:,}" for f in self.footprints)])
-        if self.epochs:
-            rows.append(["epochs", *map(str, self.epochs)])
-        if self.stage_steps:
-            rows.append(["steps", *(f"{n:,}" for n in self.stage_steps)])
-        if not self.epochs and not self.stage_steps:
-            rows.append(["share of training", *(f"{share:.0%}" for share in self.shares)])
-        if self.batch_sizes:
-            rows.append(["batch size", *map(str, self.batch_sizes)])
-            rows.append(["memory, MB", *(f"{m / 1e6:.0f}" for m in self.memory)])
-        shares = [f.flops / full.flops if full.flops else 1.0 for f in self.footprints]
-        rows.append(["FLOPs", *(f"{share:.1%}" for share in shares)])
-        if self.seconds is not None:
-            rows.append(["seconds per step", *(f"{s:.3g}" for s in self.seconds)])
-        rows.append(["", *(_BARS[round(share * (len(_BARS) - 1))] * 4 for share in shares)])
-        columns = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = [
-            "  ".join(
-                [
-                    row[0].ljust(columns[0]),
-                    *(c.rjust(n) for c, n in zip(row[1:], columns[1:], strict=True)),
-                ]
-            )
-            for row in rows
-        ]
-        head = f"Plan: {self.groups.model_type} in {self.num_stages} stages"
-        if self.shares:
-            whole = ""
-            if self.epochs or self.stage_steps:
-                count, unit = (
-                    (sum(self.epochs), "epochs") if self.epochs else (self.total_steps, "steps")
-                )
-                whole = f" ({count:,} {unit})"
-            lines.append(
-                f"Training costs {self.flops_share:.2%} of the FLOPs of fixed-size training{whole}."
-            )
-        if self.seconds_share is not None:
-            lines.append(
-                f"Measured on this machine: {self.seconds_share:.1%} of the seconds of fixed-size training."
-            )
-        return "\n".join([head, *lines, *(f"note: {note}" for note in self.notes)])
+        return plan_text(self.groups.model_type, self.as_dict())
 
 
 def _generator(like: torch.Tensor) -> torch.Generator:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from torch import nn
@@ -18,6 +19,7 @@ from growthring.planning.budget import within_budget
 from growthring.planning.initial import initials_of
 from growthring.planning.layouts import layout_notes
 from growthring.planning.lengths import fractions_of, length_notes, lengths_of
+from growthring.planning.notes import idle_notes, step_notes, unused_notes
 from growthring.planning.options import PlanOptions
 from growthring.planning.plan import Plan
 from growthring.planning.schedule import check_whole
@@ -25,7 +27,6 @@ from growthring.planning.widths import (
     choose_widths,
     distinct_stages,
     explicit_widths,
-    rounding_notes,
     try_out,
 )
 
@@ -109,7 +110,7 @@ def plan(
     notes = (
         *chosen.notes,
         *length_notes(chosen.lengths, options, fractions),
-        *_notes(chosen, options),
+        *_notes(chosen, options, explicit),
         *layout_notes(chosen),
     )
     return chosen.at_same_widths(notes=notes)
@@ -139,18 +140,13 @@ def fixed_plan(model: nn.Module, example_inputs: ExampleInputs, options: PlanOpt
     return lasting(plan, fixed, lengths_of(fixed, [1.0]))
 
 
-def _notes(plan: Plan, options: PlanOptions) -> list[str]:
+def _notes(plan: Plan, options: PlanOptions, explicit: Collection[str]) -> list[str]:
     """What the groups, the rounding and the widths say about the plan, in words."""
-    groups = plan.groups
-    notes = [*groups.notes, *rounding_notes(groups, options.round_to)]
+    groups, first = plan.groups, plan.stage_widths[0]
     unused = [n for n, _ in plan.model.named_parameters() if n not in groups.specs]
-    if unused:
-        notes.append(
-            f"{len(unused)} parameters, such as '{unused[0]}', are used by no forward pass and keep their shape."
-        )
-    for t in range(1, plan.num_stages):
-        if plan.stage_widths[t] == plan.stage_widths[t - 1]:
-            notes.append(
-                f"stage {t} has the widths of stage {t - 1}: the widths leave no room for a step."
-            )
-    return notes
+    return [
+        *groups.notes,
+        *step_notes(groups, first, options.round_to, options.start, explicit),
+        *unused_notes(unused),
+        *idle_notes(plan.stage_widths),
+    ]

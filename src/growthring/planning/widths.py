@@ -8,11 +8,13 @@ from collections.abc import Mapping, Sequence
 
 from torch import nn
 
+from growthring.core.wording import counted
 from growthring.errors import GrowthError, PlanError
-from growthring.graph.groups import WidthGroup, WidthGroups
+from growthring.graph.groups import WidthGroups
 from growthring.graph.resize import empty_copy
-from growthring.graph.sizes import steps_of, widths_at
+from growthring.graph.sizes import group_steps, widths_at
 from growthring.graph.trace import ExampleInputs, trace
+from growthring.graph.widthgroup import WidthGroup
 from growthring.planning.options import PlanOptions
 from growthring.planning.schedule import recursive_widths
 
@@ -34,16 +36,18 @@ def choose_widths(
     round_to, stages = options.round_to, len(fractions)
     steps = [widths_at(groups, fraction, round_to) for fraction in fractions]
     if options.schedule == "recursive" and options.growth is not None:
-        full, growing = groups.full_widths, [g.key for g in groups.growable]
-        for together in steps_of(groups.spans, full, growing, round_to, groups.units):
-            first = together.groups[0]
-            row = recursive_widths(steps[0][first], full[first], stages, options.growth, round_to)
+        by_key = {g.key: g for g in groups}
+        for together in group_steps(groups, round_to):
+            first = by_key[together.groups[0]]
+            begins = steps[0][first.key] * first.unit
+            row = recursive_widths(begins, first.width, stages, options.growth, round_to)
             for t, width in enumerate(row):  # what steps together has one fraction
-                at_fraction = widths_at(groups, width / full[first], round_to)
+                at_fraction = widths_at(groups, width / first.width, round_to)
                 steps[t] |= {key: at_fraction[key] for key in together.groups}
     for name, widths in explicit.items():
+        group = groups[name]
         for t, width in enumerate(widths):
-            steps[t][groups[name].key] = width
+            steps[t][group.key] = width // group.unit
     return tuple(steps)
 
 
@@ -85,10 +89,15 @@ def explicit_widths(groups: WidthGroups, options: PlanOptions, stages: int) -> d
                 )
             _check(group, widths, stages)
             unit = groups.units.get(group.key, 1)
-            if any(width % unit for width in widths):
+            if any(width % group.unit for width in widths):
                 raise PlanError(
-                    f"widths['{group.name}'] = {widths}: an operator takes multiples of {unit} only (torch's "
-                    "grouped product needs rows of whole 16 bytes)."
+                    f"widths['{group.name}'] = {widths}: {group.unit_of} keeps its groups of {group.unit} channels "
+                    f"whole, so widths are multiples of {group.unit}."
+                )
+            if any(width // group.unit % unit for width in widths):
+                raise PlanError(
+                    f"widths['{group.name}'] = {widths}: an operator takes multiples of {unit * group.unit} "
+                    "only (torch's grouped product needs rows of whole 16 bytes)."
                 )
             by_group[group.name] = widths
     return by_group
@@ -113,26 +122,6 @@ def try_out(
         ) from error
 
 
-def rounding_notes(groups: WidthGroups, round_to: int) -> list[str]:
-    """Which groups step in larger units than they were asked to, in words."""
-    notes = []
-    names = {g.key: g.name for g in groups}
-    full = groups.full_widths
-    growing = [g.key for g in groups.growable]
-    for steps in steps_of(groups.spans, full, growing, round_to, groups.units):
-        for key in steps.groups:
-            unit = full[key] * steps.step // steps.count
-            if unit == groups.units.get(key):
-                notes.append(
-                    f"'{names[key]}' ({full[key]}) steps in units of {unit}: an operator takes no other widths."
-                )
-            elif unit > round_to:
-                notes.append(
-                    f"'{names[key]}' ({full[key]}) steps in units of {unit} to stay in proportion to other sizes."
-                )
-    return notes
-
-
 def _check(group: WidthGroup, widths: Sequence[int], stages: int) -> None:
     where = f"widths['{group.name}'] = {list(widths)}"
     if not group.grows and group.frozen is not None and any(w != group.width for w in widths):
@@ -140,7 +129,7 @@ def _check(group: WidthGroup, widths: Sequence[int], stages: int) -> None:
             f"{where}: this group is frozen ({group.frozen.text}) and keeps its width {group.width}."
         )
     if len(widths) != stages:
-        raise PlanError(f"{where}: {len(widths)} widths for {stages} stages.")
+        raise PlanError(f"{where}: {counted(len(widths), 'width')} for {counted(stages, 'stage')}.")
     if any(isinstance(w, bool) or not isinstance(w, int) or w < 1 for w in widths):
         raise PlanError(f"{where}: widths are whole numbers, at least 1.")
     for t, (a, b) in enumerate(itertools.pairwise(widths)):

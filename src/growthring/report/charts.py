@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from growthring.report.markup import chart_box, counted, tag, text
+from growthring.core.wording import counted
+from growthring.report.markup import chart_box, tag, text
 from growthring.report.scales import Scale, fit, thin, tick_labels
 
 Points = Sequence[tuple[float, float]]

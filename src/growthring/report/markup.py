@@ -78,15 +78,6 @@ def details(summary: str, *children: str, opened: bool = False) -> str:
     return tag("details", tag("summary", text(summary)), *children, open="open" if opened else None)
 
 
-def counted(count: int, noun: str) -> str:
-    """A count with its noun, in the plural unless it is one.
-
-    >>> counted(1, "run"), counted(2, "run")
-    ('1 run', '2 runs')
-    """
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
 def sentence(words: str) -> str:
     """What is said in place of something missing."""
     return tag("p", text(words), class_="missing")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from growthring.report.markup import counted, sentence, table, text
+from growthring.core.wording import counted
+from growthring.report.markup import sentence, table, text
 from growthring.runs.configurations import Configuration
 from growthring.runs.run import StagePlan
 

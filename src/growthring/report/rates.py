@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from growthring.core.wording import counted
 from growthring.report.charts import ChartAxis, Line, line_chart
 from growthring.report.colours import ring_colour
 from growthring.report.curves import learning_rate_chart
-from growthring.report.markup import counted, details, sentence, tag, text
+from growthring.report.markup import details, sentence, tag, text
 from growthring.runs.configurations import Configuration
 from growthring.runs.run import Run
 

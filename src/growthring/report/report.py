@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from growthring.checkpoint import CheckpointError, write_text
+from growthring.core.wording import counted
 from growthring.errors import GrowthError
 from growthring.report.curves import curve_section
-from growthring.report.markup import counted
 from growthring.report.page import Section, page
 from growthring.report.rates import rate_section
 from growthring.report.stages import stage_section

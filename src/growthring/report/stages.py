@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+from growthring.core.wording import counted
 from growthring.report.charts import x_axis_parts
 from growthring.report.colours import ring_colour
 from growthring.report.markup import chart_box, details, sentence, tag, text
@@ -101,7 +102,10 @@ def stage_diagram(configuration: Configuration, names: str) -> str:
         class_="stages",
         viewBox=f"0 0 {_WIDTH} {bottom + 42}",
         role="img",
-        aria_label=f"Stage diagram of {names}: {len(plan.epochs)} stages in {total:g} epochs.{share}",
+        aria_label=(
+            f"Stage diagram of {names}: {counted(len(plan.epochs), 'stage')} in "
+            f"{counted(total, 'epoch')}.{share}"
+        ),
     )
     caption = tag("figcaption", text(f"Stages of {names}."), tag("span", text(share)))
     return tag("figure", caption, chart_box(svg, "wide"), class_="full")
@@ -190,9 +194,9 @@ def _hover(plan: StagePlan, x: Scale, starts: Sequence[float], top: int, bottom:
     """Invisible bars that tell about their stage when pointed at."""
     parts = []
     for stage, (start, epochs) in enumerate(zip(starts, plan.epochs, strict=True)):
-        told = [f"stage {stage}: {epochs:g} epochs from {start:g} to {start + epochs:g}"]
+        told = [f"stage {stage}: {counted(epochs, 'epoch')} from {start:g} to {start + epochs:g}"]
         if stage < len(plan.parameters):
-            told.append(f"{plan.parameters[stage]:,} parameters")
+            told.append(counted(plan.parameters[stage], "parameter"))
         if stage < len(plan.batch_sizes):
             told.append(f"batch size {plan.batch_sizes[stage]}")
         if stage < len(plan.flops) and max(plan.flops) > 0:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from growthring.report.markup import counted, details, sentence, table, tag, text
+from growthring.core.wording import counted
+from growthring.report.markup import details, sentence, table, tag, text
 from growthring.runs.clocks import clock_words
 from growthring.runs.configurations import Configuration, differing_settings
 from growthring.runs.run import Run

@@ -51,7 +51,8 @@ class Account:
         if parts.grower is None:
             return "the seed's size" if parts.recipe.small else "full size"
         named = parts.plan.named_widths(min(self.totals.stage, parts.plan.num_stages - 1))
-        return f"width {min(named.values())}–{max(named.values())}"
+        least, most = min(named.values()), max(named.values())
+        return f"width {least}" if least == most else f"width {least}–{most}"
 
     def status(self, loss: float) -> Status:
         """For the line that shows progress."""

@@ -129,12 +129,14 @@ def check_growth(checkpoint: Checkpoint, plan: Plan, totals: Totals) -> None:
     history = rings.get("history") if isinstance(rings, dict) else None
     if not isinstance(history, dict):
         return  # the Grower says what it lacks
+    names = {str(g.key): g.name for g in plan.groups}
     for group, widths in history.items():
         planned = [at.get(int(group)) if group.isdigit() else None for at in plan.stage_widths]
         if widths != planned[: stage + 1]:
+            name = f"'{names[group]}'" if group in names else "a width"
             raise _foreign(
                 checkpoint,
-                f"a width was {widths!r:.60} over the stages, planned is {planned[: stage + 1]}",
+                f"{name} was {widths!r:.60} over the stages, planned is {planned[: stage + 1]}",
             )
 
 

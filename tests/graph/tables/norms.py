@@ -102,7 +102,7 @@ def layer_norm_module_used_twice() -> Made:
     ), randn(5, 4)
 
 
-@row({"0": 4}, norms="other")
+@row({"0": 8}, norms="other")
 def group_norm() -> Made:
     return chain(nn.Conv2d(3, 8, 3), nn.GroupNorm(4, 8), nn.ReLU(), nn.Conv2d(8, 4, 1))
 

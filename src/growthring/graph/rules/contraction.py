@@ -53,7 +53,7 @@ def _convolution(walk: Walk, op: Op, groups: int, transposed: bool) -> None:
     out = op.outputs[0]
     channel = len(x.axes) - (len(weight.axes) - 2) - 1
     walk.freeze(x.axes[channel + 1 :], "slides a kernel over it")
-    walk.freeze(weight.axes[2:], "slides this kernel over space")
+    walk.freeze(weight.axes[2:], "slides this kernel over space", "kernel")
     if weight.use is not None:
         weight.use.kernel.update(range(2, len(weight.axes)))
     if groups == 1:
@@ -177,7 +177,7 @@ def attention(walk: Walk, op: Op) -> None:
 def embedding(walk: Walk, op: Op) -> None:
     """Rows of a table, picked by number: the rows stay, the columns may grow."""
     weight, indices = walk.info(op.args[0]), walk.info(op.args[1])
-    walk.freeze(weight.axes[:1], "looks its rows up by number")
+    walk.freeze(weight.axes[:1], "looks its rows up by number", "rows")
     walk.attribute("embedding_dim", weight.axes[1])
     padding = op.arg(2, "padding_idx", -1)
     scale = weight.scale
@@ -194,7 +194,7 @@ def embedding(walk: Walk, op: Op) -> None:
 def embedding_bag(walk: Walk, op: Op) -> None:
     """Sums, means or maxima of rows of a table; the rows stay, the columns may grow."""
     weight, out = walk.info(op.args[0]), op.outputs[0]
-    walk.freeze(weight.axes[:1], "looks its rows up by number")
+    walk.freeze(weight.axes[:1], "looks its rows up by number", "rows")
     for value in list(op.inputs())[1:]:
         walk.freeze(walk.info(value).axes, "picks rows with it")
         walk.need_one(walk.info(value).scale)

@@ -95,6 +95,7 @@ def group_norm(walk: Walk, op: Op) -> None:
     outer, inner = walk.factor(x.axes[1], groups)
     if groups > 1:
         walk.freeze([inner], "takes statistics over the channels of a group")
+        walk.unit(inner, "GroupNorm")
         walk.freeze(x.axes[2:], "takes statistics over it")
         walk.pass_by()
         walk.norm_input(x)

@@ -26,6 +26,7 @@ class Walk(ScaleStatements):
         attributes: (module, attribute) -> the axes whose sizes it holds.
         ties: axes that have one structure, and the operator that says so.
         multiples: axes whose size must be a multiple of a number.
+        units: inner factors of axes whose entries stay together, and the module that needs it.
         unknown: operators without a rule, and a module that uses each.
         expected: operator -> position of an argument -> the axis whose size it must be.
         pieces: tensor -> how operators take it apart: the axis and its segments.
@@ -48,6 +49,7 @@ class Walk(ScaleStatements):
         self.attributes: dict[tuple[str, str], tuple[Axis, ...]] = {}
         self.ties: list[tuple[Axis, Axis, str]] = []
         self.multiples: list[tuple[Axis, int]] = []
+        self.units: list[tuple[Axis, str]] = []
         self.unknown: dict[str, str] = {}
         self.expected: dict[int, dict[int, Axis]] = {}
         self.pieces: dict[str, list[tuple[int, tuple[Axis, ...]]]] = {}
@@ -140,9 +142,19 @@ class Walk(ScaleStatements):
         """Two axes are one, and what is a pair of equals on the one is a pair (x, -x) on the other."""
         self.unifier.opposite(a, b, self.where())
 
-    def freeze(self, axes: Iterable[Axis], does: str) -> None:
-        """These axes keep their size because of what the present operator does with them."""
-        self.unifier.freeze(axes, Reason("operator", f"{self.where()} {does}"))
+    def freeze(self, axes: Iterable[Axis], does: str, kind: str = "operator") -> None:
+        """These axes keep their size because of what the present operator does with them.
+
+        Args:
+            axes: the axes.
+            does: what it does, for people.
+            kind: of the reason, for programs: "kernel" and "rows" are sizes that nobody would call a width.
+        """
+        self.unifier.freeze(axes, Reason(kind, f"{self.where()} {does}"))
+
+    def unit(self, axis: Axis, kind: str) -> None:
+        """The entries of this inner factor stay together: the width that it is a factor of counts in them."""
+        self.units.append((axis, f"{kind} '{self.op.module or '(model)'}'"))
 
     def factor(self, axis: Axis, outer: int) -> tuple[Axis, Axis]:
         """The axis as `outer` × the rest."""

@@ -1,0 +1,84 @@
+"""What a plan says about itself: where units, rounding or the model overrode what was asked for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+
+from growthring.core.wording import instances, listed
+from growthring.graph.groups import WidthGroups
+from growthring.graph.sizes import group_steps
+from growthring.graph.widthgroup import WidthGroup
+
+
+def step_notes(
+    groups: WidthGroups,
+    first: Mapping[int, int],
+    round_to: int,
+    start: float,
+    explicit: Collection[str] = (),
+) -> list[str]:
+    """Which groups step, or start, otherwise than they were asked to, and because of what.
+
+    Args:
+        groups: of the full model.
+        first: the widths of stage 0.
+        round_to: what widths were to be multiples of.
+        start: share of the full width that stage 0 was to have.
+        explicit: names of groups whose widths were given, whatever `start` is.
+    """
+    by_key = {g.key: g for g in groups}
+    causes: dict[tuple[str, str], list[WidthGroup]] = {}
+    for steps in group_steps(groups, round_to):
+        for group in (by_key[key] for key in steps.groups):
+            step, other = group.width * steps.step // steps.count, ""
+            if group.unit > 1:
+                why = f"groups of {group.unit} channels whole"
+                if group.name not in explicit:
+                    other = _other_start(group, first[group.key] * group.unit, round_to, start)
+            elif step == groups.units.get(group.key):
+                why = "an operator takes no other widths"
+            else:
+                why = "so it stays in proportion to other sizes"
+            if step > round_to or other:
+                causes.setdefault((f"in steps of {step}", why + other), []).append(group)
+    return [_note(alike, how, why) for (how, why), alike in causes.items()]
+
+
+def _note(alike: Sequence[WidthGroup], how: str, why: str) -> str:
+    names = listed([f"'{g.name}' ({g.width})" for g in alike])
+    if alike[0].unit > 1:
+        modules = list(dict.fromkeys(g.unit_of for g in alike))
+        why = f"{listed(modules, 1)} {'keeps' if len(modules) == 1 else 'keep'} {why}"
+    return f"{names} {'grows' if len(alike) == 1 else 'grow'} {how}: {why}."
+
+
+def _other_start(group: WidthGroup, begins: int, round_to: int, start: float) -> str:
+    """What units make of `start`, where that is something else."""
+    wanted = max(2, round_to * math.floor(start * group.width / round_to + 0.5))
+    if begins == min(wanted, group.width):
+        return ""
+    least = ", at least two of them" if begins == 2 * group.unit else ""
+    return f"{least}: stage 0 has {begins}, not the {wanted} of start={start:g}"
+
+
+def idle_notes(stage_widths: Sequence[Mapping[int, int]]) -> list[str]:
+    """Stages that grow nothing."""
+    idle = [t for t in range(1, len(stage_widths)) if stage_widths[t] == stage_widths[t - 1]]
+    return [
+        f"stage {t} has the widths of stage {t - 1}: the widths leave no room for a step."
+        for t in idle
+    ]
+
+
+def unused_notes(unused: Sequence[str]) -> list[str]:
+    """Parameters that no pass reaches.
+
+    >>> unused_notes(["head.bias"])
+    ["1 parameter, 'head.bias', is used by no forward pass and keeps its shape."]
+    """
+    if not unused:
+        return []
+    are = instances(unused, "parameter", ("is", "are"))
+    keep = "keeps its" if len(unused) == 1 else "keep their"
+    return [f"{are} used by no forward pass and {keep} shape."]
