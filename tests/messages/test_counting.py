@@ -76,7 +76,7 @@ def test_one_norm_fades():
     net = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 3))
     plan = gr.plan(net, X, stages=2)
     report = gr.Grower(plan.build_seed(), plan).grow()
-    assert "1 norm fades its statistics in; call Grower.advance" in str(report)
+    assert "1 norm fades its statistics in; Grower.step sees to it" in str(report)
 
 
 @pytest.mark.parametrize(("depth", "words"), [(1, "1 parameter, 'aux.bias', is"), (2, "such as")])

@@ -126,13 +126,17 @@ def length_notes(lengths: Lengths, options: PlanOptions, fractions: Sequence[flo
     """What the run's length did to the stages, in words."""
     notes = []
     if options.stages is None and options.listed_stages is None:
-        wanted = doublings(options.start, options.growth)
+        wanted, room = doublings(options.start, options.growth), fractions_of(options)
         total, unit = _total(options)
-        if total is not None and len(fractions) < wanted:
+        if total is not None and len(room) < wanted:
             notes.append(
-                f"{_long(total, unit)} have room for {len(fractions)} stages instead of {wanted}, so the seed "
-                f"has {fractions[0]:.0%} of the width instead of {options.start:.0%}."
+                f"{_long(total, unit)} have room for {len(room)} stages instead of {wanted}, so the seed has "
+                f"{room[0]:.0%} of the width instead of {options.start:.0%}."
             )
+        idle = len(room) - len(fractions)
+        if idle:
+            one = counted(idle, "stage was left out, as it", "stages were left out, as they")
+            notes.append(f"{one} would be no narrower than the next.")
     last = 1 - lengths.shares[-1]
     if len(fractions) > 1 and last > _LATE and options.schedule == "ramp":
         notes.append(
