@@ -29,6 +29,11 @@ def test_a_training_with_parts_of_ones_own():
     assert card_of(card.metadata()) == card
 
 
+def test_tokens_are_whole_numbers():
+    card = describe_training(small(), None, {"ids": torch.zeros(2, 9, dtype=torch.int64)})
+    assert (card.input_type, card.input_shape) == ("int64", (9,)) and "int64 (n, 9)" in str(card)
+
+
 def test_a_training_without_test_data():
     card = describe_training(small(), None, (torch.zeros(2, 1, 8, 8),))
     assert card.preprocessing is None and card.data == "digits" and card.batch_size == 500

@@ -24,7 +24,7 @@ Writes the full-size weights of a finished run, with the model's own names, to F
 card, as one JSON object under the key "growthring":
 
   model, model_options   function that makes the model, and its keyword arguments
-  input_shape            of one example; a batch (float32) has one more axis before it: NCHW
+  input_shape            of one example; a batch has one more axis before it (NCHW), in input_type (float32)
   preprocessing          size and how images are resized to it; mean and std of each channel, of pixels from 0 to 1
   classes                names of the classes, in the order of the outputs
   recipe, data           what it was trained with

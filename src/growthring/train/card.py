@@ -43,6 +43,7 @@ class Card:
         model: qualified name of the function that makes the model.
         model_options: keyword arguments of that function.
         input_shape: of one example, (channels, height, width) for images; a batch has one more axis before them.
+        input_type: of the numbers in it, as torch names them; of a model with several inputs, the first.
         recipe: name of the recipe that it was trained with.
         data: name of the data set, as `growthring.data.load` knows it; None for data of the user's own program.
         preprocessing: from bytes to inputs; None where that is not known.
@@ -63,6 +64,7 @@ class Card:
     model_options: Mapping[str, Any]
     input_shape: tuple[int, ...]
     recipe: str
+    input_type: str = "float32"
     data: str | None = None
     preprocessing: Preprocessing | None = None
     classes: tuple[str, ...] | None = None
@@ -91,7 +93,7 @@ class Card:
         shape = ", ".join(map(str, ("n", *self.input_shape)))
         lines = {
             "model": f"{self.model}({options})",
-            "input": f"float32 ({shape})",
+            "input": f"{self.input_type} ({shape})",
             "preprocessing": str(self.preprocessing or "not known: data of your own program"),
             "classes": "without names" if self.classes is None else _listed(self.classes),
             "trained": f"recipe {self.recipe}, data {self.data or 'of your own'}",
@@ -133,6 +135,7 @@ def describe_training(
         model_options=stored["model_options"] if model is None else {},
         input_shape=tuple(tensors[0].shape[1:]) if tensors else recipe.input_shape,
         recipe=recipe.name,
+        input_type=str(tensors[0].dtype).removeprefix("torch.") if tensors else "float32",
         data=None if has_own_data else recipe.data,
         preprocessing=Preprocessing.of(test, None if has_own_data else recipe.side),
         classes=_classes(test),
