@@ -13,7 +13,6 @@ from torch import nn
 import growthring as gr
 from tests.graph.exactness import WAYS, grown_exactly, outputs, trains
 from tests.growth_contract import distance, make_plan, parameter, perturb, randn, widths
-from tests.third_party import import_or_skip
 
 D, HIDDEN, EXPERTS, TOP = 8, 12, 4, 2
 
@@ -324,7 +323,7 @@ def test_code_that_branches_on_the_routing_is_refused() -> None:
 
 
 def third_party(name: str, **options: Any) -> nn.Module:
-    transformers = import_or_skip("transformers")
+    transformers = pytest.importorskip("transformers")
     settings: dict[str, Any] = {
         "vocab_size": 31, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2,
         "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 32, "use_cache": False,

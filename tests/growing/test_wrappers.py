@@ -238,9 +238,7 @@ class Hidden(Wrapping):
 
 
 def real_accelerated(optimizer):
-    from tests.third_party import import_or_skip
-
-    return import_or_skip("accelerate").Accelerator(cpu=True).prepare_optimizer(optimizer)
+    return pytest.importorskip("accelerate").Accelerator(cpu=True).prepare_optimizer(optimizer)
 
 
 WRAPPERS = {

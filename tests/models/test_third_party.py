@@ -1,6 +1,8 @@
 """Models nobody here wrote: each grows through three stages exactly, or is refused with the reason."""
 
 import copy
+import subprocess
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -136,3 +138,11 @@ def _gradients(
     assert isinstance(loss, torch.Tensor)
     loss.backward()
     return {n: p.grad for n, p in twin.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.slow  # a process of its own
+def test_other_libraries_find_a_torchvision_that_works_or_none() -> None:
+    pytest.importorskip("transformers")
+    code = "from transformers import AutoModel, CLIPModel, ViTForImageClassification, ViTModel"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
