@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import growthring as gr
+from tests.discovered import discovered_once as discovered_once
 from tests.graph.exactness import WAYS, grown_exactly, trains
 from tests.graph.recurrent_cases import CASES, around, layer, lengths, sequence
 from tests.growth_contract import check_contract, make_plan, randn, tokens, widths

@@ -14,6 +14,7 @@ from torch.nn.utils import parametrizations, prune, spectral_norm, weight_norm
 
 import growthring as gr
 from growthring.errors import GrowthStepError
+from tests.discovered import discovered_once as discovered_once
 from tests.graph.exactness import WAYS, grown_exactly, outputs, trains
 from tests.growth_contract import (
     Net,
