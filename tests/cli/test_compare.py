@@ -55,6 +55,7 @@ def test_list_explains_the_contenders(capsys):
     assert status == 0 and [line.split()[0] for line in out.splitlines()] == list(KNOWN)
 
 
+@pytest.mark.slow  # in this process: tests/compare/test_kill.py; of one run: test_train.py
 def test_ctrl_c_then_the_same_command_or_train_goes_on(arguments, capsys, tmp_path):
     more = ["--methods", "paired", "--seeds", "1"]
     folder = tmp_path / "out" / "paired" / "seed-0"

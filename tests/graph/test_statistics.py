@@ -387,7 +387,7 @@ def made(name):
 
 
 @pytest.mark.parametrize("mode", ["off", "preserving"])
-@pytest.mark.parametrize("name", every(2, [*MODELS, *IMAGES]))
+@pytest.mark.parametrize("name", every(3, [*MODELS, *IMAGES]))
 def test_growth_is_exact_on_other_inputs(name, mode):
     model, example, others = made(name)
     plan = make_plan(model, example, stages=3)

@@ -121,7 +121,7 @@ def planned(style: str, name: str) -> tuple[gr.Plan, list[Any], dict[str, int]]:
     return make_plan(model, inputs, stages=3), fresh, found
 
 
-@pytest.mark.parametrize("name", every(2, CASES))
+@pytest.mark.parametrize("name", every(3, CASES))
 @pytest.mark.parametrize("style", STYLES)
 def test_it_grows_and_nothing_changes(style: str, name: str) -> None:
     plan, fresh, found = planned(style, name)
