@@ -88,7 +88,14 @@ $(VENV)/.stamp-core: $(VENV)/.stamp-torch pyproject.toml
 $(VENV)/.stamp-dev: $(VENV)/.stamp-core
 	$(call install,the development tools,-e '.[dev]')
 
-$(VENV)/.stamp-models: $(VENV)/.stamp-dev
+# PyPI's torchvision does not import beside a CPU torch, and transformers and others break where they
+# find it. So it has a folder of its own, with timm, where only tests/third_party.py looks.
+$(VENV)/.stamp-vision: $(VENV)/.stamp-torch
+	@$(PY) -m pip uninstall -qq -y --disable-pip-version-check torchvision timm
+	@rm -rf $(VENV)/vision
+	$(call install,torchvision and timm in $(VENV)/vision,--no-deps --target $(VENV)/vision torchvision timm)
+
+$(VENV)/.stamp-models: $(VENV)/.stamp-dev $(VENV)/.stamp-vision
 	$(call install,third-party models and optimizers for the tests,-e '.[dev$(comma)models$(comma)optimizers$(comma)plots]')
 
 $(VENV)/.stamp-bench: $(VENV)/.stamp-core

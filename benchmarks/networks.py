@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -12,8 +10,6 @@ import torch
 from torch import nn
 
 from growthring import zoo
-
-_libraries: list[torch.library.Library] = []  # a declaration lives as long as its library object
 
 
 def _resnet50(seed: int) -> tuple[nn.Module, Any]:
@@ -32,32 +28,11 @@ def _gpt2(seed: int) -> tuple[nn.Module, Any]:
 
 
 def _gpt2_transformers(seed: int) -> tuple[nn.Module, Any]:
-    _repair_torchvision()
     transformers = importlib.import_module("transformers")
     torch.manual_seed(seed)
     model = transformers.GPT2LMHeadModel(transformers.GPT2Config())
     tokens = _tokens(torch.Generator().manual_seed(seed))
     return model, {"input_ids": tokens, "use_cache": False}
-
-
-def _repair_torchvision() -> None:
-    # PyPI's torchvision does not import beside the CPU torch ("operator torchvision::nms does not
-    # exist"), and most of transformers falls with it: declare what is missing, and import it again.
-    try:
-        importlib.import_module("torchvision")
-        return
-    except ImportError:
-        return
-    except RuntimeError:
-        pass
-    for name in [name for name in sys.modules if name.split(".")[0] == "torchvision"]:
-        del sys.modules[name]
-    library = torch.library.Library("torchvision", "FRAGMENT")
-    for name in ("nms", "qnms"):
-        library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    _libraries.append(library)
-    with contextlib.suppress(Exception):
-        importlib.import_module("torchvision")
 
 
 # name -> seed -> (model, example inputs)

@@ -1,6 +1,7 @@
 """Imports point down: every import of every file, deferred and type-checking ones included."""
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,6 +39,11 @@ def unit_of(module: str) -> str:
     return module.split(".")[1] if "." in module else "__init__"
 
 
+@functools.cache  # several tests look at all files
+def nodes(text: str) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(text)))
+
+
 def imported_modules(path: Path, root: Path) -> Iterator[tuple[int, str]]:
     """Yield (line, module) for every import of a module of the package in a file."""
     modules = {module_name(p, root) for p in root.rglob("*.py")}
@@ -50,7 +56,7 @@ def imported_modules(path: Path, root: Path) -> Iterator[tuple[int, str]]:
         base = ".".join(package.split(".")[: len(package.split(".")) - level + 1])
         return f"{base}.{name}" if name else base
 
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes(path.read_text(encoding="utf-8")):
         names: list[str] = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]

@@ -1,21 +1,26 @@
 """Third-party models for tests: import a package, or skip the test with the reason.
 
 PyPI's torchvision is built for the CUDA torch. Beside the CPU torch its import fails with "operator
-torchvision::nms does not exist", and timm and most models of transformers fall with it. The two
-operators are not needed to build a model, so they are declared here and the import is tried again.
+torchvision::nms does not exist", and a library that finds it fails too. The Makefile therefore keeps it
+in a folder of its own, with timm, which needs it. The two operators are not needed to build a model:
+where they are missing they are declared here, before anything imports torchvision.
 """
 
 import importlib
 import sys
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
 
+_FOLDER = Path(sys.prefix) / "vision"
 _libraries: list[torch.library.Library] = []  # a declaration lives as long as its library object
 
 
-def _repair_torchvision() -> None:
+def _find_torchvision() -> None:
+    if _FOLDER.is_dir() and str(_FOLDER) not in sys.path:
+        sys.path.append(str(_FOLDER))
     try:
         importlib.import_module("torchvision")
         return
@@ -34,6 +39,6 @@ def _repair_torchvision() -> None:
 
 
 def import_or_skip(name: str) -> ModuleType:
-    """Import 'timm', 'torchvision.models', 'transformers', ...; skip where it is not installed."""
-    _repair_torchvision()
+    """Import 'timm', 'torchvision.models', ...; skip where it is not installed."""
+    _find_torchvision()
     return pytest.importorskip(name)

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
 from growthring.graph.trace import ExampleInputs
 from scripts.models.entry import Entry, Inputs, images, tokens
-from tests.third_party import import_or_skip
 
 VOCABULARY = 99
 _TEXT = {
@@ -53,7 +53,7 @@ _SEQ2SEQ = {
 
 def _make(kind: str, config: str, settings: Mapping[str, Any]) -> Callable[[], nn.Module]:
     def build() -> nn.Module:
-        library = import_or_skip("transformers")
+        library = pytest.importorskip("transformers")
         return getattr(library, kind)(getattr(library, config)(**settings))
 
     return build

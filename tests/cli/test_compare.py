@@ -55,6 +55,7 @@ def test_list_explains_the_contenders(capsys):
     assert status == 0 and [line.split()[0] for line in out.splitlines()] == list(KNOWN)
 
 
+@pytest.mark.slow  # in this process: tests/compare/test_kill.py; of one run: test_train.py
 def test_ctrl_c_then_the_same_command_or_train_goes_on(arguments, capsys, tmp_path):
     more = ["--methods", "paired", "--seeds", "1"]
     folder = tmp_path / "out" / "paired" / "seed-0"
@@ -73,6 +74,7 @@ def test_ctrl_c_then_the_same_command_or_train_goes_on(arguments, capsys, tmp_pa
     assert "run 2 of" not in err and "run 3 of 4: fixed-flops" in err and "not finished" not in out
 
 
+@pytest.mark.slow
 def test_two_processes_share_the_work(arguments, capsys, tmp_path):
     more = ["--methods", "paired,vt,ra", "--seeds", "1", "--clock", "cpu"]
     with Gate(tmp_path / "out" / "*" / "seed-0", 0, *arguments, *more) as gate:

@@ -4,8 +4,8 @@ import sys
 
 from growthring.cli.demo import main
 
-TINY = ["--set", "epochs=4", "--set", "stages=3", "--set", "num_train=128",
-        "--set", "model_options.width=8"]  # fmt: skip
+TINY = ["--set", "epochs=3", "--set", "stages=2", "--set", "num_train=64",
+        "--set", "model_options.width=4"]  # fmt: skip
 ROWS = ("fixed", "fixed-flops", "fixed-seconds", "paired")
 
 

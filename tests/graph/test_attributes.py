@@ -314,7 +314,7 @@ HOLDERS = {
 }
 
 
-@pytest.mark.parametrize("where", every(2, HOLDERS))
+@pytest.mark.parametrize("where", every(4, HOLDERS))
 def test_sizes_follow_wherever_they_are_kept(where):
     torch.manual_seed(0)
     model = HOLDERS[where]()

@@ -11,9 +11,10 @@ import torch.nn.functional as F
 from torch import nn
 
 import growthring as gr
+from tests.discovered import discovered_once as discovered_once
 from tests.graph.exactness import WAYS, grown_exactly, outputs, trains
 from tests.growth_contract import distance, make_plan, parameter, perturb, randn, widths
-from tests.third_party import import_or_skip
+from tests.sampling import every
 
 D, HIDDEN, EXPERTS, TOP = 8, 12, 4, 2
 
@@ -141,7 +142,7 @@ EXACT: dict[str, tuple[type[Mixture], dict[str, int]]] = {
 }
 
 
-@pytest.mark.parametrize("name", EXACT)
+@pytest.mark.parametrize("name", every(2, EXACT))
 def test_both_widths_grow_and_nothing_changes(name: str) -> None:
     kind, found = EXACT[name]
     torch.manual_seed(0)
@@ -324,7 +325,7 @@ def test_code_that_branches_on_the_routing_is_refused() -> None:
 
 
 def third_party(name: str, **options: Any) -> nn.Module:
-    transformers = import_or_skip("transformers")
+    transformers = pytest.importorskip("transformers")
     settings: dict[str, Any] = {
         "vocab_size": 31, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2,
         "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 32, "use_cache": False,

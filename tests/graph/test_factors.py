@@ -14,6 +14,7 @@ from growthring.graph.laws import settle
 from growthring.graph.numbers import fold
 from growthring.graph.trace import trace
 from tests.growth_contract import Net, check_contract, make_plan, randn, tokens
+from tests.sampling import every
 
 
 class Attention(nn.Module):
@@ -74,7 +75,7 @@ FOLLOWING = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", FOLLOWING)
+@pytest.mark.parametrize("name", every(2, FOLLOWING))
 def test_factors_of_the_head_size_grow(name):
     torch.manual_seed(0)
     model = Attention(FOLLOWING[name], **({"size": 8} if "attribute" in name else {}))

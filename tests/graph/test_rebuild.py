@@ -8,7 +8,6 @@ import torch
 
 import growthring as gr
 from tests.growth_contract import perturb, randn, tokens
-from tests.third_party import import_or_skip
 
 TOKENS = {"vocab_size": 50, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
 SMALL = {
@@ -41,7 +40,7 @@ def changed(before, after):
     [pytest.param(n, marks=() if "GPT2" in n else pytest.mark.slow) for n in CASES],
 )
 def test_every_stage_can_be_saved_and_loaded(name, tmp_path):
-    transformers = import_or_skip("transformers")
+    transformers = pytest.importorskip("transformers")
     config_name, options = CASES[name]
     torch.manual_seed(0)
     kind = getattr(transformers, name)
@@ -73,7 +72,7 @@ def test_every_stage_can_be_saved_and_loaded(name, tmp_path):
 
 @pytest.mark.slow
 def test_a_model_that_its_config_does_not_describe_has_a_note():
-    transformers = import_or_skip("transformers")
+    transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
     model = transformers.GPT2LMHeadModel(
         transformers.GPT2Config(**CASES["GPT2LMHeadModel"][1])
@@ -88,7 +87,7 @@ def test_a_model_that_its_config_does_not_describe_has_a_note():
 
 @pytest.mark.slow
 def test_a_sliding_window_of_the_width_stays(tmp_path):
-    transformers = import_or_skip("transformers")
+    transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
     config = transformers.MistralConfig(
         **(CASES["MistralForCausalLM"][1] | {"max_position_embeddings": 64})
@@ -101,7 +100,7 @@ def test_a_sliding_window_of_the_width_stays(tmp_path):
 
 
 def test_images(tmp_path):
-    transformers = import_or_skip("transformers")
+    transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
     config = transformers.ViTConfig(
         hidden_size=32, num_attention_heads=4, intermediate_size=48, num_hidden_layers=2, image_size=16,

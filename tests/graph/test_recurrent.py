@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import growthring as gr
+from tests.discovered import discovered_once as discovered_once
 from tests.graph.exactness import WAYS, grown_exactly, trains
 from tests.graph.recurrent_cases import CASES, around, layer, lengths, sequence
 from tests.growth_contract import check_contract, make_plan, randn, tokens, widths
@@ -24,7 +25,7 @@ def planned(name: str, **options: Any) -> tuple[gr.Plan, list[Any], dict[str, in
     return make_plan(model, inputs, stages=3, **options), fresh, found
 
 
-@pytest.mark.parametrize("name", every(2, CASES))
+@pytest.mark.parametrize("name", every(4, CASES))
 def test_the_hidden_width_grows_and_nothing_changes(name: str) -> None:
     plan, fresh, found = planned(name)
     assert widths(plan) == found

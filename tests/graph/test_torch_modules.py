@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import growthring as gr
+from tests.discovered import discovered_once as discovered_once
 from tests.growth_contract import Net, check_contract, make_plan, randn, tokens, widths
 
 Made = tuple[nn.Module, Any]

@@ -14,6 +14,7 @@ from torch.nn.utils import parametrizations, prune, spectral_norm, weight_norm
 
 import growthring as gr
 from growthring.errors import GrowthStepError
+from tests.discovered import discovered_once as discovered_once
 from tests.graph.exactness import WAYS, grown_exactly, outputs, trains
 from tests.growth_contract import (
     Net,
@@ -120,7 +121,7 @@ def planned(style: str, name: str) -> tuple[gr.Plan, list[Any], dict[str, int]]:
     return make_plan(model, inputs, stages=3), fresh, found
 
 
-@pytest.mark.parametrize("name", every(2, CASES))
+@pytest.mark.parametrize("name", every(3, CASES))
 @pytest.mark.parametrize("style", STYLES)
 def test_it_grows_and_nothing_changes(style: str, name: str) -> None:
     plan, fresh, found = planned(style, name)

@@ -10,6 +10,7 @@ from torch import nn
 import growthring as gr
 from growthring.growing.fading import Fade
 from growthring.growing.fading.weighted import normalised
+from tests.discovered import discovered_once as discovered_once
 from tests.growth_contract import Net, distance, make_plan, perturb, randn
 
 X = randn(6, 4)

@@ -20,6 +20,7 @@ from growthring.graph import sites
 from growthring.graph.sites import REDUCTIONS
 from growthring.growing.fading import Fade
 from growthring.growing.fading.weighted import parse_call, weighted
+from tests.discovered import discovered_once as discovered_once
 from tests.growth_contract import Net, distance, make_plan, perturb, randn
 
 D = 12

@@ -235,7 +235,7 @@ def check_every_line(most: int | None, act: Callable[[Setting], Any]) -> Setting
 
 
 @pytest.mark.parametrize(
-    "most", [40, pytest.param(None, marks=pytest.mark.slow)], ids=["some", "all"]
+    "most", [20, pytest.param(None, marks=pytest.mark.slow)], ids=["some", "all"]
 )
 def test_an_interrupt_at_any_line_of_a_growth(most):
     setting = check_every_line(most, lambda s: s.grower.grow())
@@ -252,7 +252,7 @@ def test_an_interrupt_at_any_line_of_a_growth(most):
 
 
 @pytest.mark.parametrize(
-    "most", [40, pytest.param(None, marks=pytest.mark.slow)], ids=["some", "all"]
+    "most", [20, pytest.param(None, marks=pytest.mark.slow)], ids=["some", "all"]
 )
 def test_an_interrupt_at_any_line_of_loading(most):
     state = Setting(grown=2).grower.state_dict()

@@ -17,6 +17,7 @@ import growthring.optim.state as state_module
 import growthring.optim.wrap as wrap_module
 from growthring.errors import GrowthError, UnsupportedModelError
 from growthring.graph.resize import named_tensors
+from tests.discovered import discovered_once as discovered_once
 
 X = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
 

@@ -9,6 +9,7 @@ from torch import nn
 
 import growthring as gr
 from growthring.growing.verify import compare_outputs, outputs_of
+from tests.discovered import discovered_once as discovered_once
 from tests.growth_contract import Net, randn
 
 

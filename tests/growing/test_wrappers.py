@@ -13,6 +13,7 @@ import growthring as gr
 import growthring.growing.grower as grower_module
 from growthring.errors import GrowthStepError, InputError, UnsupportedModelError
 from growthring.optim.firststate import first_state_of
+from tests.discovered import discovered_once as discovered_once
 
 X = torch.randn(4, 4, generator=torch.Generator().manual_seed(0))
 
@@ -78,6 +79,7 @@ def two_ranks(rank, folder):
     dist.destroy_process_group()
 
 
+@pytest.mark.slow  # two processes; in one process it is refused by the tests below
 def test_a_stale_ddp_refuses_to_run(tmp_path):
     multiprocessing.spawn(two_ranks, (str(tmp_path),), nprocs=2)
     assert len(list(tmp_path.glob("done*"))) == 2
@@ -238,9 +240,7 @@ class Hidden(Wrapping):
 
 
 def real_accelerated(optimizer):
-    from tests.third_party import import_or_skip
-
-    return import_or_skip("accelerate").Accelerator(cpu=True).prepare_optimizer(optimizer)
+    return pytest.importorskip("accelerate").Accelerator(cpu=True).prepare_optimizer(optimizer)
 
 
 WRAPPERS = {

@@ -28,6 +28,7 @@ from tests.methods.nets import (
     split_by_hand,
     tensors_of,
 )
+from tests.sampling import every
 
 loss = F.cross_entropy
 
@@ -466,7 +467,7 @@ PAYING = {
 
 
 @pytest.mark.parametrize("kind", [FireFly, FireFlySplit], ids=lambda kind: kind.name)
-@pytest.mark.parametrize("name", PAYING)
+@pytest.mark.parametrize("name", every(2, PAYING))
 def test_the_loss_falls_and_more_than_with_random_candidates(name, kind):
     make, shape = PAYING[name]
     plan = planned(make, start=0.5)

@@ -22,6 +22,7 @@ from tests.methods.nets import (
     tensors_of,
     train,
 )
+from tests.sampling import every
 
 TRAINED = ["mlp", "conv_bn", "resnet8", "inception", "layer_norm", "gpt"]
 
@@ -43,7 +44,7 @@ def check_exact(plan, tolerance, between):
         between(model, grower)
 
 
-@pytest.mark.parametrize("net", NETS)
+@pytest.mark.parametrize("net", every(3, NETS))
 def test_exact_in_double_precision(net):
     check_exact(plan_of(net), 1e-12, lambda model, grower: perturb(model, seed=10 + grower.stage))
 

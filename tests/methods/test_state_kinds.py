@@ -5,6 +5,8 @@ weights: a copy that equals them before a growth equals them after it.
 """
 
 import copy
+import functools
+from itertools import product
 
 import pytest
 import torch
@@ -26,6 +28,7 @@ from tests.methods.test_contract import BATCHES, MADE, grower_of, plan_of, train
 from tests.optim.nets import assert_same, is_finite, is_old
 from tests.optim.test_state import ALL as KNOWN
 from tests.optim.test_state_odd import Listed, sparse_net
+from tests.sampling import every
 
 T = torch.optim
 
@@ -104,6 +107,7 @@ def cast_batches(dtype):
     return [(x.to(dtype), y) for x, y in BATCHES]
 
 
+@functools.cache
 def typed_plan(dtype):
     return plan_of() if dtype == torch.float64 else in_dtype(plan_of(), dtype)
 
@@ -141,8 +145,7 @@ def assert_copies(model, optimizer, keys):
 # Copies of the weights.
 
 
-@pytest.mark.parametrize("noise", [0.0, 0.01])
-@pytest.mark.parametrize("kind", COPIES)
+@pytest.mark.parametrize(("noise", "kind"), every(3, product([0.0, 0.01], COPIES)))
 @pytest.mark.parametrize("method", marked(STEPS, {"paired preserving", "net2net", "splitting"}))
 def test_a_copy_that_equals_the_weights_equals_them_after_a_growth(method, kind, noise):
     _, model, optimizer, grower = started(method, kind, noise=noise)
@@ -206,8 +209,10 @@ def test_copies_under_net2net_by_hand():
     torch.testing.assert_close(expected(x).detach(), outputs, rtol=1e-12, atol=1e-13)
 
 
-@pytest.mark.parametrize("method", STEPS)
-@pytest.mark.parametrize("memory", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize(
+    ("method", "memory"),
+    every(3, product(STEPS, [torch.contiguous_format, torch.channels_last])),
+)
 def test_copies_in_other_memory_formats_and_in_float32(method, memory):
     """The noise goes by a norm, and sums depend on the order that numbers lie in memory."""
     _, model, optimizer, grower = started(method, "Lookahead", torch.float32, memory, noise=0.01)
@@ -217,16 +222,16 @@ def test_copies_in_other_memory_formats_and_in_float32(method, memory):
     assert_copies(model, optimizer, ["slow"])
 
 
-@pytest.mark.parametrize(
-    ("weights", "master", "tolerance"),
-    [
-        (torch.bfloat16, torch.float32, 2**-7),
-        (torch.float32, torch.float64, 2**-22),
-        (torch.float64, torch.float32, 2**-22),
-    ],
-)
-@pytest.mark.parametrize("method", STEPS)
-def test_copies_in_another_type_get_the_same_new_entries(method, weights, master, tolerance):
+TYPES = [
+    (torch.bfloat16, torch.float32, 2**-7),
+    (torch.float32, torch.float64, 2**-22),
+    (torch.float64, torch.float32, 2**-22),
+]
+
+
+@pytest.mark.parametrize(("method", "types"), every(2, product(STEPS, TYPES)))
+def test_copies_in_another_type_get_the_same_new_entries(method, types):
+    weights, master, tolerance = types
     plan = typed_plan(weights)
     model = seed_of(plan)
     optimizer = Master(model.parameters(), dtype=master)
@@ -255,8 +260,7 @@ def test_a_copy_without_values_draws_as_many_numbers():
             assert torch.equal(optimizer.state[p]["slow"], p.detach()), name
 
 
-@pytest.mark.parametrize("noise", [0.0, 0.01])
-@pytest.mark.parametrize("method", STEPS)
+@pytest.mark.parametrize(("method", "noise"), every(3, product(STEPS, [0.0, 0.01])))
 def test_an_average_that_equals_the_model_equals_it_after_a_growth(method, noise):
     plan = plan_of()
     model = seed_of(plan)
@@ -291,7 +295,7 @@ def as_saved(grower, model, optimizer):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", every(2, KINDS))
 @pytest.mark.parametrize("method", marked(MADE, {"paired", "net2net"}))
 def test_shapes_fit_training_goes_on_and_resumes_bit_for_bit(method, kind):
     """In float32: torch itself casts ASGD's and NAdam's scalars to the parameter's type as it loads them."""
@@ -318,10 +322,10 @@ def test_shapes_fit_training_goes_on_and_resumes_bit_for_bit(method, kind):
     assert_same(as_saved(grower, model, optimizer), as_saved(later, twin, other))
 
 
-@pytest.mark.parametrize(
-    "kind", ["Lookahead", "EMA in AdamW", "SGD nesterov", "gr.AdamW", "with_rings"]
-)
-@pytest.mark.parametrize("method", MADE)
+KEPT = ["Lookahead", "EMA in AdamW", "SGD nesterov", "gr.AdamW", "with_rings"]
+
+
+@pytest.mark.parametrize(("method", "kind"), every(3, product(MADE, KEPT)))
 def test_a_failure_after_the_state_grew_takes_it_back(method, kind):
     plan = plan_of()
     model = seed_of(plan)

@@ -1,6 +1,8 @@
 """Models nobody here wrote: each grows through three stages exactly, or is refused with the reason."""
 
 import copy
+import subprocess
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -58,10 +60,19 @@ def test_grows_exactly_into_the_given_model(entry: Entry) -> None:
     assert change.absolute == 0.0
 
 
+def _other_methods() -> list[Any]:
+    """Both of them for one model of each library, one and the other by turns for the rest."""
+    cases = []
+    for i, entry in enumerate(e for e in CATALOGUE if e.expect == "grows"):
+        methods = ("net2net", "random")
+        for method in methods if entry.fast else (methods[i % 2],):
+            cases.append(pytest.param(entry, method, id=f"{entry.label}-{method}"))
+    return cases
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("method", ["net2net", "random"])
-@pytest.mark.parametrize("entry", _marked([e for e in CATALOGUE if e.expect == "grows"]))
+@pytest.mark.parametrize(("entry", "method"), _other_methods())
 def test_other_methods_grow_exactly_or_refuse(entry: Entry, method: str) -> None:
     prepared = _in_double(entry)
     plan = prepared.plan()
@@ -136,3 +147,11 @@ def _gradients(
     assert isinstance(loss, torch.Tensor)
     loss.backward()
     return {n: p.grad for n, p in twin.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.slow  # a process of its own
+def test_other_libraries_find_a_torchvision_that_works_or_none() -> None:
+    pytest.importorskip("transformers")
+    code = "from transformers import AutoModel, CLIPModel, ViTForImageClassification, ViTModel"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -11,7 +11,8 @@ from torch import nn
 
 import growthring as gr
 
-STAGES, STEPS, TOTAL = 9, 4, 36
+STAGES, STEPS, TOTAL = 4, 4, 16
+MIDDLE = 2 * STEPS + 2  # within stage 2
 OWN: dict[str, Any] = {"ring_schedule": "own", "total_steps": TOTAL}
 KINDS: dict[str, Any] = {
     "sgd": lambda p: gr.optim.SGD(p, lr=0.05, momentum=0.9, state_at_growth="keep"),
@@ -84,7 +85,7 @@ def main(checkpoint: str, result: str) -> None:
     for kind, state in saved.items():
         run = Run(kind)
         run.load(state)
-        run.go(5 * STEPS + 2, TOTAL)
+        run.go(MIDDLE, TOTAL)
         states[kind] = run.state()
     torch.save(states, result)
 

@@ -1,4 +1,4 @@
-"""A state_dict from the middle of stage 5 of 9 goes on bit for bit, in a new process."""
+"""A state_dict from the middle of stage 2 of 4 goes on bit for bit, in a new process."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ import torch
 import growthring as gr
 from tests.optim import resumed
 from tests.optim.nets import assert_same, grower_of, plan_of, train
-from tests.optim.resumed import KINDS, STEPS, TOTAL, Run
+from tests.optim.resumed import KINDS, MIDDLE, TOTAL, Run
 
 
 @pytest.fixture(scope="module")
@@ -20,11 +20,11 @@ def continued(tmp_path_factory):
     middle, whole = {}, {}
     for kind in KINDS:
         run = Run(kind)
-        run.go(0, 5 * STEPS + 2)
-        assert run.grower.stage == 5
+        run.go(0, MIDDLE)
+        assert run.grower.stage == 2
         middle[kind] = run.state()
         torch.save(middle[kind], folder / f"{kind}.pt")
-        run.go(5 * STEPS + 2, TOTAL)
+        run.go(MIDDLE, TOTAL)
         assert run.grower.is_full
         whole[kind] = run.state()
     torch.save(

@@ -1,5 +1,7 @@
 """Update rules: every optimizer agrees with a reference that builds each ring as a mask."""
 
+import itertools
+
 import pytest
 import torch
 
@@ -8,6 +10,7 @@ from growthring.zoo import resnet20
 from tests.optim import reference
 from tests.optim.nets import NETS, STAGES, backward, grower_of, is_finite, plan_of
 from tests.optim.reference import Reference
+from tests.sampling import every
 
 
 def half(norms):
@@ -80,8 +83,7 @@ def error_after_five_growths(case, net, dtype, mode="preserving"):
     return ref.error(model)
 
 
-@pytest.mark.parametrize("net", NETS)
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("case", "net"), every(2, itertools.product(CASES, NETS)))
 def test_agrees_with_the_reference_in_double_precision(case, net):
     assert error_after_five_growths(case, net, torch.float64) <= 1e-12
 

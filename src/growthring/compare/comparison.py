@@ -68,10 +68,11 @@ class Comparison:
         source: how to find the recipe again (`recipe`, `settings`, `data`), for `growthring train --resume`.
 
     >>> import tempfile
-    >>> from growthring.train import Silence, change
-    >>> from growthring.train.recipes import demo
-    >>> fast = {"epochs": 3, "first_epochs": 1, "stages": 2, "num_train": 64}
-    >>> small = change(demo(), {**fast, "model_options.width": 4})
+    >>> from growthring.train import Recipe, Silence
+    >>> from growthring.zoo import mlp8
+    >>> digits = {"data": "digits", "input_shape": (1, 8, 8), "mirror": False, "num_train": 64}
+    >>> net = {"width": 8, "in_features": 64}
+    >>> small = Recipe("small", mlp8, net, **digits, stages=2, epochs=2, first_epochs=1)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     rows = Comparison(small, ["paired"], 1, folder, progress=Silence()).run()
     >>> [row.name for row in rows]

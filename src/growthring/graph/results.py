@@ -106,5 +106,7 @@ class Leavings:
     def _plain(self) -> Iterator[tuple[str, Any]]:
         for path, module in self._model.named_modules():
             for name, value in list(vars(module).items()):
-                if name not in _OF_TORCH and not callable(value):
+                if name in _OF_TORCH or value is None or isinstance(value, _PLAIN):
+                    continue  # most of them, and nothing to be found there
+                if not callable(value):
                     yield f"{path}.{name}".lstrip("."), value

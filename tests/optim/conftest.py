@@ -1,0 +1,1 @@
+from tests.discovered import discovered_once as discovered_once
