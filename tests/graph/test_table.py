@@ -96,3 +96,10 @@ def test_many_reasons_are_not_all_told():
     words = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
     lines = reason_lines([frozen(word, f"because of {word}") for word in words])
     assert len(lines) == 9 and lines[-1] == "2 more widths for other reasons"
+
+
+def test_a_prompt_shows_one_line():
+    net = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.ReLU(), torch.nn.Linear(16, 2))
+    plan = gr.plan(net, torch.zeros(1, 4))
+    assert repr(plan) == "<Plan of Sequential: 3 stages>"
+    assert repr(plan.groups) == "<WidthGroups of Sequential: 3, 1 can grow>"

@@ -81,7 +81,7 @@ class Law:
     mean: tuple[str, str] | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class WidthGroups(Sequence[WidthGroup]):
     """The width groups of a model, and what growing them needs to know.
 
@@ -162,6 +162,9 @@ class WidthGroups(Sequence[WidthGroup]):
 
     def __str__(self) -> str:
         return self.table()
+
+    def __repr__(self) -> str:
+        return f"<WidthGroups of {self.model_type}: {len(self)}, {len(self.growable)} can grow>"
 
     def explain(self) -> str:
         """The table with everything in it."""

@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 from growthring.core.axes import layout, refs
 from growthring.core.presets import PresetName
 from growthring.core.variance import Role
+from growthring.core.wording import counted
 from growthring.errors import InputError, PlanError
 from growthring.graph.analysis import Build
 from growthring.graph.check import check_finite
@@ -62,10 +63,10 @@ class Plan:
     stage_widths: tuple[Mapping[int, int], ...]
     initial: Mapping[str, Initial]
     notes: tuple[str, ...]
-    example_inputs: ExampleInputs = field(repr=False)
-    model: nn.Module = field(repr=False)
+    example_inputs: ExampleInputs
+    model: nn.Module
     outputs: Sequence[str] | None = None
-    build: Build | None = field(default=None, repr=False)
+    build: Build | None = None
     shares: tuple[float, ...] = ()
     epochs: tuple[int, ...] = ()
     stage_steps: tuple[int, ...] = ()
@@ -73,7 +74,7 @@ class Plan:
     rate_factors: tuple[float, ...] = ()
     optimizer: str = "sgd"
     seconds: tuple[float, ...] | None = None
-    dtypes: Mapping[str, torch.dtype] = field(default_factory=dict, repr=False)
+    dtypes: Mapping[str, torch.dtype] = field(default_factory=dict)
     preset: PresetName = "default"
 
     @property
@@ -302,6 +303,9 @@ class Plan:
         if self.seconds is not None:
             result |= {"seconds": list(self.seconds), "seconds_share": self.seconds_share}
         return result
+
+    def __repr__(self) -> str:
+        return f"<Plan of {self.groups.model_type}: {counted(self.num_stages, 'stage')}>"
 
     def __str__(self) -> str:
         return plan_text(self.groups.model_type, self.as_dict())
