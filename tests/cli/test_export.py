@@ -88,6 +88,7 @@ def test_the_file_says_how_to_use_it(capsys, tmp_path):
         "model": "growthring.zoo.resnet.resnet8",
         "model_options": {"num_classes": 10, "width": 8, "in_channels": 1},
         "input_shape": [1, 8, 8],
+        "input_type": "float32",
         "recipe": "demo",
         "data": "digits",
         "preprocessing": {
@@ -136,7 +137,7 @@ def fading(tmp_path_factory):
     folder = tmp_path_factory.mktemp("fading") / "run"
     with pytest.raises(RuntimeError, match="stopped"):
         recipe = small(model=normed)
-        Trainer(recipe, folder, checkpoint_steps=1, progress=Killer(6, stop)).fit()
+        Trainer(recipe, folder, checkpoint_steps=1, progress=Killer(5, stop)).fit()
     return folder
 
 
@@ -156,7 +157,7 @@ def test_norms_that_fade_in_are_exported_with_a_warning_if_asked_for(fading, cap
     assert status == 0 and "warning: 2 norms of" in err and "fading:        2: block.norm" in out
     card = card_of(weights_metadata(file))
     assert card.fading == ("block.norm", "norm") and card.test_accuracy is None
-    assert card.width == "stage 1 of a plan with stages 0 to 2, step 5"
+    assert card.width == "stage 1 of a plan with stages 0 to 2, step 4"
 
 
 def test_a_run_that_lacks_its_result_only(capsys, tmp_path):
