@@ -38,7 +38,7 @@ def planned(name: str) -> gr.Plan | gr.GrowthError:
         return error
 
 
-@pytest.mark.parametrize("name", every(3, BY_NAME))
+@pytest.mark.parametrize("name", every(4, BY_NAME))
 def test_a_row_of_the_table(name: str) -> None:
     """The expected widths grow, the rest says why, and growing is exact: on one plan."""
     row, found = BY_NAME[name], planned(name)

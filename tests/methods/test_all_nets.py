@@ -37,7 +37,7 @@ def loss_of(outputs, _):
     return sum(out.square().mean() for out in given)
 
 
-@pytest.mark.parametrize("net", every(3, NETS))
+@pytest.mark.parametrize("net", every(5, NETS))
 @pytest.mark.parametrize("method", marked(METHODS, {"paired", "net2net"}))
 def test_what_is_claimed_holds_in_both_modes_on_fresh_inputs(method, net):
     plan = plan_of(net)

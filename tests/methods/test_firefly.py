@@ -113,7 +113,7 @@ def directions_of(job, model, scale, seed=4):
     return {n: scale * torch.randn(s, generator=g, dtype=torch.float64) for n, s in shapes.items()}
 
 
-@pytest.mark.parametrize("net", SPLIT)
+@pytest.mark.parametrize("net", every(2, SPLIT))
 def test_branches_compute_what_the_split_network_does(net):
     plan, model = _shared_plan(net) if net == "shared" else doubled(even(net))
     job, twin = job_of(plan, model), searching_copy(model)

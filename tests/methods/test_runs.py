@@ -146,7 +146,7 @@ def test_the_small_baseline_keeps_the_seeds_width(tmp_path):
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="measured on Linux only")
 def test_peak_memory(tmp_path):
-    _, result = fit(recipe_of("firefly", "sgd", resnet), tmp_path)
+    _, result = fit(recipe_of("firefly"), tmp_path)
     assert result.peak_memory is not None and result.peak_memory > 0
 
 

@@ -20,6 +20,7 @@ from tests.methods.nets import (
     split_by_hand,
     tensors_of,
 )
+from tests.sampling import every
 
 loss = F.cross_entropy
 
@@ -128,7 +129,7 @@ def test_products_are_those_of_the_explicit_matrices(name):
             torch.testing.assert_close(products[weight].flatten(1), expected, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["tanh", "convolutions"])
+@pytest.mark.parametrize("name", every(2, ["tanh", "convolutions"]))
 def test_directions_and_values_converge_to_the_smallest_eigenpairs(name):
     make, shape, layers = MATRICES[name]
     plan = planned(lambda: (make(), randn(4, *shape)))

@@ -404,8 +404,11 @@ def gradients(model, plan):
 
 @pytest.mark.parametrize(
     ("method", "net"),
-    [(m, n) for m in ("paired", "net2net") for n in NETS]
-    + [(MADE["gradmax"], n) for n in ("mlp", "conv_bn", "wrn", "dense", "mobilenet")],
+    every(
+        3,
+        [(m, n) for m in ("paired", "net2net") for n in NETS]
+        + [(MADE["gradmax"], n) for n in ("mlp", "conv_bn", "wrn", "dense", "mobilenet")],
+    ),
 )
 def test_gradients_and_moments_are_those_of_the_grown_function(method, net):
     """Where the function stays, what is kept of a gradient stays the gradient of that function."""
