@@ -372,7 +372,7 @@ def test_a_run_of_before_without_marks_can_be_resumed(trainer, run):
     [
         ("epochs=1000000000000000000", "allowed is int from 1 to 1,000,000,000"),
         ("batch_size=1000000000", "allowed is int from 1 to 10,000,000"),
-        ("stages=1000000000", "allowed is int from 1 to 1,000"),
+        ("stages=1000000000", "allowed is int or None from 1 to 1,000"),
         ("input_shape=(99999,99999,99999)", "at most 1,000,000,000 numbers"),
         ("side=1000000", "side=1000000 cannot work"),
         ("num_train=-3", "num_train=-3 cannot work"),

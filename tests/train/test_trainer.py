@@ -100,7 +100,7 @@ def test_grown_without_growth_is_fixed_size(tmp_path):
         "precision=bfloat16",
         "lr_schedule=constant",
         "optimizer_options.ring_schedule=own",
-        "variance_transfer=preserving",
+        "variance_transfer=constraint",
         "noise=0.01",
     ],
 )
@@ -216,10 +216,12 @@ def test_few_checkpoints_are_kept_or_it_is_refused_at_once(tmp_path):
 
 
 def test_rates_of_rings_are_logged(tmp_path):
-    fit(small(), tmp_path, log_rates=4)
+    fit(small("optimizer_options.rate_adaptation=norm"), tmp_path, log_rates=4)
     lines = [line for line in metrics(tmp_path) if line["kind"] == "rates"]
     assert [line["step"] for line in lines] == [4, 8]
     assert lines[1]["factors"] and all(len(f) == 3 for f in lines[1]["factors"].values())
+    fit(small(), tmp_path / "one rate", log_rates=4)
+    assert not any(line["kind"] == "rates" for line in metrics(tmp_path / "one rate"))
 
 
 @pytest.mark.slow

@@ -223,7 +223,9 @@ class Trainer(Loop):
         step = self.totals.step
         every, seconds, _ = self._cadence
         if self._log_rates and step % self._log_rates == 0 and self.rings is not None:
-            self.note(self.account.rates(self.rings))
+            rates = self.account.rates(self.rings)
+            if rates.factors:  # all rings may have one rate
+                self.note(rates)
         is_due = bool(every) and step % (every or 1) == 0
         if is_due or time.monotonic() - self._last_write > seconds or self._interrupt.is_asked:
             self._save()
