@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import types
 from collections import OrderedDict
+from operator import is_
 from typing import Any
 
 import torch
@@ -84,14 +85,14 @@ def restore_attribute(item: Any, name: str, value: Any) -> None:
         object.__setattr__(item, name, value)
 
 
-def restore_dict(item: dict[Any, Any], kept: list[tuple[Any, Any]]) -> None:
+def restore_dict(item: dict[Any, Any], keys: list[Any], values: list[Any]) -> None:
     """All entries of a dict, in their order."""
-    now = list(dict.items(item))
-    if len(now) == len(kept) and all(
-        a is c and b is d for (a, b), (c, d) in zip(now, kept, strict=True)
+    if len(keys) == dict.__len__(item) and (
+        not keys  # as most dicts of a module are
+        or (all(map(is_, dict.values(item), values)) and all(map(is_, dict.keys(item), keys)))
     ):
         return
     base: Any = OrderedDict if isinstance(item, OrderedDict) else dict
     base.clear(item)
-    for key, value in kept:
+    for key, value in zip(keys, values, strict=True):
         base.__setitem__(item, key, value)

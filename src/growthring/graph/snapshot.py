@@ -120,8 +120,9 @@ class Snapshot:
         if isinstance(item, torch.Tensor):
             return self._tensor(item)
         if isinstance(item, dict):
-            self._back.append(functools.partial(restore_dict, item, list(dict.items(item))))
-            return [*dict.keys(item), *dict.values(item), *self._attributes(item)]
+            keys, values = list(dict.keys(item)), list(dict.values(item))
+            self._back.append(functools.partial(restore_dict, item, keys, values))
+            return [*keys, *values, *self._attributes(item)]
         if isinstance(item, (list, deque, set, bytearray, array.array)):
             return self._sequence(item)
         if isinstance(item, (tuple, frozenset)):
@@ -256,7 +257,8 @@ class Snapshot:
         if isinstance(own, dict):
             if id(own) not in self._seen:
                 self._seen[id(own)] = own
-                self._back.append(functools.partial(restore_dict, own, list(own.items())))
+                kept = functools.partial(restore_dict, own, list(own), list(own.values()))
+                self._back.append(kept)
             reached += _entered(item, own)
         for name in _slots(type(item)):
             value = getattr(item, name, MISSING)
