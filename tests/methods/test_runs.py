@@ -157,9 +157,9 @@ def test_all_methods_train_on_the_same_batches(tmp_path):
         trainer = Trainer(recipe_of(method), tmp_path / method, progress=Silence())
         steps, inner = [], trainer._step
 
-        def record(inputs, targets, steps=steps, inner=inner):
-            steps.append((inputs.clone(), targets.clone()))
-            inner(inputs, targets)
+        def record(batch, steps=steps, inner=inner):
+            steps.append(tuple(part.clone() for part in batch))
+            inner(batch)
 
         trainer._step = record
         trainer.fit()

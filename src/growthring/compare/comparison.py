@@ -72,7 +72,7 @@ class Comparison:
     >>> from growthring.zoo import mlp8
     >>> digits = {"data": "digits", "input_shape": (1, 8, 8), "mirror": False, "num_train": 64}
     >>> net = {"width": 8, "in_features": 64}
-    >>> small = Recipe("small", mlp8, net, **digits, stages=2, epochs=2, first_epochs=1)
+    >>> small = Recipe("small", mlp8, net, **digits, stages=2, epochs=2)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     rows = Comparison(small, ["paired"], 1, folder, progress=Silence()).run()
     >>> [row.name for row in rows]

@@ -58,19 +58,18 @@ def cells(rows: Sequence[Standing], clock: str = "wall") -> list[list[str]]:
 def format_table(rows: Sequence[Standing], clock: str = "wall") -> str:
     """The table for the terminal.
 
-        >>> from growthring.runs import Spread
-    from growthring.runs.clocks import clock_words
-        >>> costs = [Spread(0.529), Spread(0.61, 0.02), Spread(31.0), None, None, None]
-        >>> row = Standing(
-        ...     *("paired", "", (), False, 30, 3, (0, 1, 2), ()),
-        ...     Spread(0.978, 0.002),
-        ...     None,
-        ...     *costs,
-        ...     "",
-        ... )
-        >>> print(format_table([row]))
-        contender  epochs    accuracy %  n  FLOPs %   seconds %
-        paired         30  97.80 ± 0.20  3     52.9  61.0 ± 2.0
+    >>> from growthring.runs import Spread
+    >>> costs = [Spread(0.529), Spread(0.61, 0.02), Spread(31.0), None, None, None]
+    >>> row = Standing(
+    ...     *("paired", "", (), False, 30, 3, (0, 1, 2), ()),
+    ...     Spread(0.978, 0.002),
+    ...     None,
+    ...     *costs,
+    ...     "",
+    ... )
+    >>> print(format_table([row]))
+    contender  epochs    accuracy %  n  FLOPs %   seconds %
+    paired         30  97.80 ± 0.20  3     52.9  61.0 ± 2.0
     """
     lines = cells(rows, clock)
     left = {0} | {i for i, title in enumerate(lines[0]) if title == "state"}

@@ -11,7 +11,7 @@ from growthring.graph.widthgroup import WidthGroup
 _MOST_MEMBERS = 6
 _MOST_REASONS = 8
 # What two reasons of one kind differ in: names, other than that of the operator, and numbers.
-_PARTICULAR = re.compile(r"(operator '[^']*')|'[^']*'|\b\d+\b")
+_PARTICULAR = re.compile(r"(operator '[^']*'|output \d+)|'[^']*'|\b\d+\b")
 
 
 def group_table(

@@ -81,7 +81,7 @@ class Grower:
     >>> grower = Grower(seed, plan, optimizer)
     >>> for _ in range(10):
     ...     loss = seed(torch.ones(3, 4)).square().mean()
-    ...     optimizer.zero_grad(), loss.backward(), optimizer.step()
+    ...     _ = optimizer.zero_grad(), loss.backward(), optimizer.step()
     ...     if grower.step():
     ...         print(seed[0].out_features, end=" ")
     4 8
@@ -171,7 +171,7 @@ class Grower:
             if pace.is_due:
                 growth = self.grow()
             elif fading:
-                self.advance(pace.progress)
+                self.advance(min(1.0, pace.progress / self.fade))
                 ended = fading - len(self._main.fades)
         except BaseException:
             pace.step -= 1
@@ -244,21 +244,18 @@ class Grower:
         return outcome.report(growth, len(main.fades), [*notes, *told])
 
     def advance(self, progress: float) -> None:
-        """Tells how much of the present stage is done (0 to 1), so that faded statistics come in.
+        """Tells how far statistics have faded in, from 0 to 1; at 1 norms are plain modules again.
 
-        `step` does it; call it once per training step where you call `grow` yourself and the model has layer or
-        RMS norms over a growing width. After the share `fade` of the stage those norms are plain modules
-        again. Without such norms it does nothing.
+        `step` does it. Call it once per training step where you call `grow` yourself and the model has layer or RMS
+        norms over a growing width: `advance(min(1, share of the stage / grower.fade))`. Without such norms it
+        does nothing.
         """
         if not 0 <= progress <= 1:
-            raise InputError(
-                f"progress={progress!r}: the share of the stage that is done, from 0 to 1."
-            )
-        faded = min(1.0, progress / self.fade)
+            raise InputError(f"progress={progress!r}: how far statistics have faded in, from 0 to 1.")
         for module in self._modules:
-            module.fades.advance(faded)
+            module.fades.advance(progress)
         self._pace.is_saved = False
-        if faded == 1 and self.fading_norms:
+        if progress == 1 and self.fading_norms:
             self.finish()
 
     def finish(self) -> FadeReport:

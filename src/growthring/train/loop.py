@@ -121,7 +121,8 @@ class Loop:
             for group in self.optimizer.param_groups:
                 group["lr"] = rate
             if self.grower is not None:
-                self.grower.advance(min(1.0, totals.steps_in_stage / max(steps_in_stage, 1)))
+                done = totals.steps_in_stage / max(steps_in_stage, 1)
+                self.grower.advance(min(1.0, done / self.grower.fade))
             self._step(batch)
             totals.step += 1
             totals.steps_in_stage += 1
