@@ -105,8 +105,7 @@ class RingRates:
         return ParameterRings("", axes, self.num_rings, adapts=False)
 
     def _forget(self) -> None:
-        self._geometries.clear()
-        self._batches.clear()
+        self._geometries, self._batches = {}, {}  # not emptied: a growth that is undone has the old ones back
 
     def geometry(self, parameter: Tensor) -> RingGeometry:
         """Where its rings lie, kept until rings, shape, type or memory layout change."""
