@@ -19,7 +19,8 @@ def test_stored_settings_are_those_of_the_contenders(folder):
     manifest = read_manifest(folder)
     recipe = RECIPES[manifest.recipe]()
     for name, entry in manifest.contenders.items():
-        assert KNOWN[name].of(name, recipe).settings == entry.settings
+        if name in KNOWN:  # else a variant of that comparison
+            assert KNOWN[name].of(name, recipe).settings == entry.settings
     runs = 0
     for name, entry in manifest.entries().items():
         for seed in range(entry.seeds):
