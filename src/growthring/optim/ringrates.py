@@ -105,7 +105,8 @@ class RingRates:
         return ParameterRings("", axes, self.num_rings, adapts=False)
 
     def _forget(self) -> None:
-        self._geometries, self._batches = {}, {}  # not emptied: a growth that is undone has the old ones back
+        # not emptied: a growth that is undone has the old ones back
+        self._geometries, self._batches = {}, {}
 
     def geometry(self, parameter: Tensor) -> RingGeometry:
         """Where its rings lie, kept until rings, shape, type or memory layout change."""
