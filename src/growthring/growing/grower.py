@@ -251,7 +251,9 @@ class Grower:
         does nothing.
         """
         if not 0 <= progress <= 1:
-            raise InputError(f"progress={progress!r}: how far statistics have faded in, from 0 to 1.")
+            raise InputError(
+                f"progress={progress!r}: how far statistics have faded in, from 0 to 1."
+            )
         for module in self._modules:
             module.fades.advance(progress)
         self._pace.is_saved = False
