@@ -25,7 +25,7 @@ def planned(name: str, **options: Any) -> tuple[gr.Plan, list[Any], dict[str, in
     return make_plan(model, inputs, stages=3, **options), fresh, found
 
 
-@pytest.mark.parametrize("name", every(4, CASES))
+@pytest.mark.parametrize("name", every(7, CASES))
 def test_the_hidden_width_grows_and_nothing_changes(name: str) -> None:
     plan, fresh, found = planned(name)
     assert widths(plan) == found

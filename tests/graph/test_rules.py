@@ -45,7 +45,7 @@ def plan_of(name: str) -> gr.Plan:
     return found
 
 
-@pytest.mark.parametrize("name", every(4, NAMES))
+@pytest.mark.parametrize("name", every(6, NAMES))
 def test_a_row_of_the_table(name: str) -> None:
     """The expected widths grow, the rest says why, and growing is exact: on one plan.
 
