@@ -73,8 +73,9 @@ def ended(
 ) -> FadeReport:
     """Ends the fades of a model, and what `also` ends (its averages'); measures the model."""
     open_ones = fades.progress()
-    is_felt = inputs is not None and any(progress < 1 for progress in open_ones.values())
-    before = outputs_of(model, inputs) if is_felt and inputs is not None else None
+    if all(progress == 1 for progress in open_ones.values()):
+        inputs = None  # nobody can tell the difference
+    before = None if inputs is None else outputs_of(model, inputs)
     fades.finish()
     also()
     if before is None or inputs is None:

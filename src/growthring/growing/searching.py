@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 
 import torch
 
@@ -53,8 +54,6 @@ class Search:
             batches = batches(int(seed))
         tensors = effective(step.plan.groups.specs, main.tensors)
         job = Job(step, main.module, tensors, generator, batches, self._loss, hold_norms)
-        if not self._method.searches:
-            return following_magnitudes(self._method.grow(job), step)
-        with untouched(main.module):
+        with untouched(main.module) if self._method.searches else nullcontext():
             growth = self._method.grow(job)
         return following_magnitudes(growth, step)

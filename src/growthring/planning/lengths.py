@@ -47,9 +47,8 @@ def fractions_of(options: PlanOptions) -> list[float]:
     >>> fractions_of(PlanOptions()), fractions_of(PlanOptions(epochs=3))
     ([0.25, 0.5, 1.0], [0.5, 1.0])
     """
-    stages = options.stages if options.stages is not None else options.listed_stages
-    if stages is not None:
-        return _fractions(stages, options)
+    if options.asked_stages is not None:
+        return _fractions(options.asked_stages, options)
     fractions = _fractions(doublings(options.start, options.growth), options)
     total, unit = _total(options)
     if total is None or options.schedule != "ramp":
@@ -125,7 +124,7 @@ def possible_lengths(options: PlanOptions, fractions: Sequence[float]) -> Iterat
 def length_notes(lengths: Lengths, options: PlanOptions, fractions: Sequence[float]) -> list[str]:
     """What the run's length did to the stages, in words."""
     notes = []
-    if options.stages is None and options.listed_stages is None:
+    if options.asked_stages is None:
         wanted, room = doublings(options.start, options.growth), fractions_of(options)
         total, unit = _total(options)
         if total is not None and len(room) < wanted:

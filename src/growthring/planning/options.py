@@ -192,10 +192,11 @@ class PlanOptions:
         return dataclasses.replace(self, **changes)
 
     @property
-    def listed_stages(self) -> int | None:
-        """Number of stages that lists over stages have, where one is given."""
+    def asked_stages(self) -> int | None:
+        """Number of stages that was asked for, by itself or by a list over stages; None where it is open."""
         lists = [self.epochs, self.batch_size, *(widths for _, widths in self.width_pairs)]
-        return next((len(one) for one in lists if isinstance(one, Sequence)), None)
+        listed = next((len(one) for one in lists if isinstance(one, Sequence)), None)
+        return listed if self.stages is None else self.stages
 
     @property
     def width_pairs(self) -> tuple[tuple[str, tuple[int, ...]], ...]:

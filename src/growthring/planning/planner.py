@@ -85,7 +85,7 @@ def plan(
     run_once(model, example_inputs)
     explicit = explicit_widths(groups, options, len(fractions))
     widths = choose_widths(groups, options, explicit, fractions)
-    if options.stages is None and options.listed_stages is None:
+    if options.asked_stages is None:
         kept = distinct_stages(widths)
         widths, fractions = tuple(widths[t] for t in kept), [fractions[t] for t in kept]
     if explicit and options.build is None:
