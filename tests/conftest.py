@@ -1,3 +1,5 @@
+from collections import Counter
+
 import hypothesis
 import pytest
 import torch
@@ -20,6 +22,24 @@ _torch_random = _TorchRandom()  # hypothesis keeps a weak reference only
 hypothesis.register_random(_torch_random)
 hypothesis.settings.register_profile("growthring", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("growthring")
+
+
+@pytest.hookimpl(tryfirst=True)  # before the cases are chosen by their marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of a function marked `each(n)`, marks the cases between each n-th one as slow.
+
+    Of two lists of parameters, an n that has no factor in common with the shorter one's length takes other
+    pairs in each row.
+    """
+    seen: Counter[tuple[str, str]] = Counter()
+    for item in items:
+        mark = item.get_closest_marker("each")
+        if mark is None or item.get_closest_marker("slow"):
+            continue
+        case = str(item.path), item.nodeid.partition("[")[0]
+        if seen[case] % mark.args[0]:
+            item.add_marker("slow")
+        seen[case] += 1
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Discovery and proof of one and the same model, once per process: where tests are about other things.
+"""Discovery, cost and proof of one and the same model, once per process: where tests are about other things.
 
 Most of a plan's time is discovery, most of a Grower's the proof of its plan, and hundreds of tests plan the
 same few small models. A model is the same if all of it is: classes, attributes, weights, inputs and
@@ -20,9 +20,11 @@ from growthring.graph.groups import WidthGroups
 from growthring.graph.rules.registry import RULES
 from growthring.growing.proof import prove
 from growthring.methods.base import GrowthMethod
+from growthring.planning.costs import Footprint, footprint
 from growthring.planning.plan import Plan
 
 _FOUND: dict[bytes, WidthGroups] = {}
+_COUNTED: dict[bytes, Footprint] = {}
 _PROVEN: set[bytes] = set()
 # Their code does not change, while files that a test writes may all have the same name.
 _STABLE = ("growthring", "scripts", "tests", "timm", "torch", "torchvision", "transformers")
@@ -45,6 +47,15 @@ def _prove_once(plan: Plan, method: GrowthMethod) -> None:
         prove(plan, method)
     if key is not None:
         _PROVEN.add(key)
+
+
+def _footprint_once(model: Any, inputs: Any) -> Footprint:
+    key = _key(model, "footprint", inputs)
+    if key is None:
+        return footprint(model, inputs)
+    if key not in _COUNTED:
+        _COUNTED[key] = footprint(model, inputs)
+    return _COUNTED[key]
 
 
 def _key(model: Any, *rest: Any) -> bytes | None:
@@ -83,10 +94,19 @@ class _Pickler(pickle.Pickler):
         return str(seen), shared, values
 
 
+class _NoGarbage:
+    @staticmethod
+    def collect() -> int:
+        return 0
+
+
 @pytest.fixture(autouse=True)
 def discovered_once() -> Iterator[None]:
     """Of a folder or a file that imports it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys.modules["growthring.planning.planner"], "discover", _discover_once)
         patch.setattr(sys.modules["growthring.growing.grower"], "prove", _prove_once)
+        patch.setattr(sys.modules["growthring.planning.plan"], "footprint", _footprint_once)
+        # Collecting garbage before the peak is measured takes as long as a short run.
+        patch.setattr(sys.modules["growthring.train.memory"], "gc", _NoGarbage)
         yield

@@ -24,6 +24,7 @@ def execute(code: str, names: dict) -> dict:
 
 
 @pytest.mark.parametrize("kind", LOOPS)
+@pytest.mark.each(6)
 def test_a_loop_runs_and_ends_with_the_plain_model(kind, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     with warnings.catch_warnings():
@@ -48,6 +49,7 @@ def test_there_are_six():
     assert list(LOOPS) == ["ResNet", "MLP", "GPT", "U-Net", "ViT", "LSTM"]
 
 
+@pytest.mark.slow
 def test_a_stopped_loop_ends_as_one_that_was_not(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = execute(LOOPS["LSTM"], {"__name__": "loops_whole"})

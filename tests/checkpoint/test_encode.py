@@ -96,6 +96,7 @@ states = st.recursive(
 
 @settings(max_examples=100)
 @given(state=states)
+@pytest.mark.slow
 def test_any_nesting_comes_back(state):
     assert_same(state, round_trip(state))
 

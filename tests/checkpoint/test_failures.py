@@ -19,6 +19,7 @@ from tests.checkpoint.runs import check_whole, names, state_of, steps
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["new step", "same step"])
+@pytest.mark.each(2)
 def test_a_full_disk_at_any_call(again, tmp_path):
     """Every use of the file system fails once; there is an error or a whole new checkpoint."""
     new = 2 if again else 3

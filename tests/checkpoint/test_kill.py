@@ -29,6 +29,7 @@ def check(run):
 
 @pytest.mark.parametrize("keep", [1, 2])
 @pytest.mark.parametrize("again", [False, True], ids=["new step", "same step"])
+@pytest.mark.each(3)
 def test_killed_at_every_call_to_the_file_system(again, keep, tmp_path):
     for step in (1, 2):
         write_checkpoint(tmp_path / "before", state_of(step, 100), step, keep=2)

@@ -65,6 +65,7 @@ def test_the_same_process_is_refused_as_well(tmp_path):
     lock.release()  # again: nothing happens
 
 
+@pytest.mark.slow
 def test_another_program_is_refused(tmp_path):
     program = (
         "import sys; from growthring.checkpoint import RunLock, RunLockedError\n"
@@ -84,9 +85,8 @@ def test_a_killed_process_has_let_go_at_once_though_its_workers_live(tmp_path):
     if pid == 0:
         os.close(end)
         RunLock(tmp_path).acquire()
-        worker = os.fork()  # a data loader
-        if worker:
-            os.write(tell, f"{worker}\n".encode())
+        if os.fork() == 0:  # a data loader; it speaks once it has come up and let go of the lock
+            os.write(tell, f"{os.getpid()}\n".encode())
         os.read(wait, 1)
         os._exit(0)
     os.close(tell)

@@ -71,6 +71,7 @@ def make(name):
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.each(2)
 def test_optimizers_go_on_bit_for_bit(name, tmp_path):
     generator = torch.Generator().manual_seed(0)
     model, optimizer = make(name)
@@ -182,6 +183,7 @@ def fit(model, optimizer, grower, steps, generator):
 
 
 @pytest.mark.parametrize("variant", ["SGD", "Adam", "AdamW", "AvaGrad", "torch"])
+@pytest.mark.each(4)
 def test_a_growing_run_goes_on_bit_for_bit(variant, tmp_path):
     generator = torch.Generator().manual_seed(0)
     model, optimizer, grower = growing(variant)

@@ -40,6 +40,7 @@ def test_a_table_files_and_progress(arguments, capsys, tmp_path):
     assert (status, table, err) == (0, out, "")
 
 
+@pytest.mark.slow
 def test_json_is_all_there_is(arguments, capsys, tmp_path):
     more = ["--methods", "vt", "--seeds", "1", "--set", "lr=0.02", "--clock", "cpu"]
     status, out, err = run(capsys, *arguments, *more, "--json", "--quiet")

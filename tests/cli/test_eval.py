@@ -79,6 +79,7 @@ def test_a_run_and_its_file_show_exactly_what_the_run_reported(trained, name, ca
 
 
 @pytest.mark.parametrize("kind", ["grey", "averaged down", "bfloat16"])
+@pytest.mark.each(2)
 def test_other_data_and_arithmetic(kind, capsys, tmp_path):
     """Normalised and averaged down as in the training, from an npz of the user's own."""
     draw = np.random.default_rng(0)

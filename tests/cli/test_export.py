@@ -31,6 +31,7 @@ def stop():
 
 
 @pytest.mark.parametrize("kind", RECIPES)
+@pytest.mark.each(2)
 def test_weights_load_strictly_and_give_the_reported_accuracy(kind, capsys, tmp_path):
     recipe = RECIPES[kind]()
     Trainer(recipe, tmp_path / "run", progress=Silence()).fit()

@@ -27,6 +27,7 @@ def test_inspect_prints_groups_readers_and_reasons(capsys):
     assert "axis 1 of model input" in out and "axis 1 of model output 0" in out
 
 
+@pytest.mark.slow
 def test_inspect_is_what_print_shows_and_all_lists_kernels(capsys):
     x = torch.zeros(1, 3, 32, 32)
     groups = gr.discover_width_groups(resnet8(), x)
@@ -158,6 +159,7 @@ def test_a_model_object_needs_no_call():
 MODEL = load_model("torch.nn:Linear", ["in_features=2", "out_features=2"])
 
 
+@pytest.mark.slow
 def test_the_module_runs_as_a_command():
     done = subprocess.run(
         [sys.executable, "-m", "growthring", "inspect", "--help"], capture_output=True, text=True

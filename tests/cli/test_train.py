@@ -27,6 +27,7 @@ def whole(own, tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_train_prints_plan_progress_and_result(capsys, tmp_path):
     status, out, err = run(capsys, "train", *TINY, "--out", tmp_path / "run")
     assert status == 0

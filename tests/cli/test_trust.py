@@ -81,6 +81,7 @@ def test_a_folder_does_not_choose_what_is_run(theirs, capsys):
 
 
 @pytest.mark.parametrize("how", ["named", "named from elsewhere", "trusted"])
+@pytest.mark.each(4)
 def test_what_the_user_names_is_run(how, theirs, capsys, tmp_path, monkeypatch):
     folder, recipe, ran = theirs
     if how == "named from elsewhere":  # the same file in another place
@@ -154,6 +155,7 @@ def test_recipes_that_are_none(recipe, theirs, capsys):
     assert "source.recipe" in err and "allowed is" in err and not ran.exists()
 
 
+@pytest.mark.slow
 def test_recipes_of_growthring_need_nothing(capsys, tmp_path):
     folder = tmp_path / "run"
     assert run(capsys, "train", *TINY, "--out", folder, "--quiet")[0] == 0
@@ -445,6 +447,7 @@ MANIFESTS = {
 
 
 @pytest.mark.parametrize(("key", "value", "says"), MANIFESTS.values(), ids=MANIFESTS.keys())
+@pytest.mark.each(6)
 def test_a_manifest_that_no_comparison_writes(key, value, says, comparison, compared, capsys):
     path = comparison / "comparison.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
@@ -487,6 +490,7 @@ RESULTS = {
 
 
 @pytest.mark.parametrize("content", RESULTS.values(), ids=RESULTS.keys())
+@pytest.mark.each(3)
 def test_a_damaged_result_is_named_and_the_others_are_shown(content, comparison, capsys):
     (comparison / "paired" / "seed-0" / "result.json").write_text(content)
     status, out, _ = run(capsys, "compare", "--table", "--out", comparison)

@@ -129,6 +129,7 @@ def test_the_page_has_table_plot_and_curves(whole):
     assert "fixed-seconds" in page and "rounded up" in page and "http-equiv" in page
 
 
+@pytest.mark.slow
 def test_more_contenders_and_seeds_are_added(tmp_path, monkeypatch):
     counted_clocks(monkeypatch)
     compare(tmp_path / "out", ["paired"]).run()
@@ -145,6 +146,7 @@ def test_more_contenders_and_seeds_are_added(tmp_path, monkeypatch):
     assert titles.trained[0] == "vt, seed 0"
 
 
+@pytest.mark.slow
 def test_a_failed_contender_does_not_end_the_comparison(tmp_path):
     out = tmp_path / "out"
     rows = {row.name: row for row in compare(out, ["paired", WILD, "vt"]).run()}
@@ -161,6 +163,7 @@ def test_a_failed_contender_does_not_end_the_comparison(tmp_path):
     assert titles.trained == ["wild, seed 0"] and again.left == {}
 
 
+@pytest.mark.slow
 def test_a_failure_that_is_gone_is_finished_with_retry(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "resume", None)
@@ -184,6 +187,7 @@ def test_a_full_disk_ends_it(tmp_path, monkeypatch):
     assert not list(tmp_path.glob("*/seed-0/failed.json"))
 
 
+@pytest.mark.slow
 def test_a_run_that_somebody_works_on_is_left_to_them(tmp_path):
     with RunLock(tmp_path / "vt" / "seed-0"):
         comparison = compare(tmp_path)
@@ -193,6 +197,7 @@ def test_a_run_that_somebody_works_on_is_left_to_them(tmp_path):
     assert compare(tmp_path).run()[4].state == ""
 
 
+@pytest.mark.slow
 def test_what_waits_for_a_run_elsewhere_is_passed_over(tmp_path):
     with RunLock(tmp_path / ".locks" / "fixed-seed-0"):
         titles = Titles()

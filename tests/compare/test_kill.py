@@ -53,6 +53,7 @@ def _finished(out, name):
     return (out / "/".join(name.split("/")[:2]) / "result.json").exists()
 
 
+@pytest.mark.slow
 def test_decisions_outlive_other_costs(tmp_path, monkeypatch):
     """The seconds of a run that is trained again after a kill may be others; its epochs are not."""
     out, kill = tmp_path / "out", Titles("fixed-seconds, seed 0", kill_self)
@@ -64,6 +65,7 @@ def test_decisions_outlive_other_costs(tmp_path, monkeypatch):
     assert read_manifest(out).decisions == decisions
 
 
+@pytest.mark.slow
 def test_ctrl_c_saves_and_the_same_comparison_goes_on(whole, tmp_path):
     def interrupt():
         os.kill(os.getpid(), signal.SIGINT)

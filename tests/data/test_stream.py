@@ -130,6 +130,7 @@ def test_length(make: Make, batch_size: int, drop_last: bool):
 
 
 @pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.each(2)
 def test_resumed_at_every_batch(make: Make, drop_last: bool):
     per_epoch = 3 if drop_last else 4
     whole = take(make(drop_last=drop_last), 3 * per_epoch)
@@ -216,6 +217,7 @@ def digest(stream: BatchStream) -> str:
     return out.hexdigest()
 
 
+@pytest.mark.slow
 def test_resumed_in_another_process(images: Path, tmp_path: Path):
     kinds, expected = ["memory", "folder"], []
     for kind in kinds:

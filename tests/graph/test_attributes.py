@@ -14,7 +14,6 @@ from torch.nn import functional as F
 import growthring as gr
 from growthring.graph.places import FixedPlaceError, assign, leaves, read
 from tests.growth_contract import Net, check_contract, make_plan, randn, tokens
-from tests.sampling import every
 
 
 class Heads(nn.Module):
@@ -58,6 +57,7 @@ def seed_follows(plan: gr.Plan) -> nn.Module:
 
 
 @pytest.mark.parametrize("length", [4, 16, 20])
+@pytest.mark.each(3)
 def test_a_length_that_equals_the_width_does_not_follow(length):
     model = Language()
     plan = make_plan(model, tokens(2, length))
@@ -100,6 +100,7 @@ COINCIDENCES = {
 
 
 @pytest.mark.parametrize("name", COINCIDENCES)
+@pytest.mark.each(3)
 def test_a_number_that_happens_to_equal_a_width_stays(name):
     torch.manual_seed(0)
     forward, x = COINCIDENCES[name]
@@ -133,6 +134,7 @@ def test_one_tool_for_the_width_and_for_the_length():
     assert seed[4].n == 6 and any("'4.n'" in note for note in plan.groups.notes)
 
 
+@pytest.mark.slow
 def test_one_of_two_equal_numbers_is_the_width_and_the_other_a_count():
     """Both get the code further; then the count is in the way."""
 
@@ -314,7 +316,8 @@ HOLDERS = {
 }
 
 
-@pytest.mark.parametrize("where", every(4, HOLDERS))
+@pytest.mark.each(16)
+@pytest.mark.parametrize("where", HOLDERS)
 def test_sizes_follow_wherever_they_are_kept(where):
     torch.manual_seed(0)
     model = HOLDERS[where]()
@@ -340,6 +343,7 @@ def test_sizes_follow_wherever_they_are_kept(where):
 
 
 @pytest.mark.parametrize("shape", [(-1, 16), [-1, 1, 16], (1, -1, 16)])
+@pytest.mark.each(3)
 def test_shapes_with_an_open_or_a_single_axis_follow(shape):
     class Shaped(nn.Module):
         def __init__(self) -> None:

@@ -164,6 +164,7 @@ def grown(name: str, mode: str) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("mode", ["off", "preserving"])
+@pytest.mark.each(9)
 def test_complex_models_grow_exactly(name: str, mode: str) -> None:
     grown(name, mode)
 
@@ -188,6 +189,7 @@ def test_new_entries_are_complex_and_of_the_users_deviation(dtype: torch.dtype) 
 
 
 @pytest.mark.parametrize("kind", ["sgd", "adam", "adamw", "avagrad", "lars", "torch"])
+@pytest.mark.each(2)
 def test_new_complex_entries_learn(kind: str) -> None:
     torch.manual_seed(0)
     model, x = complex_linear()

@@ -14,7 +14,6 @@ import growthring as gr
 from tests.discovered import discovered_once as discovered_once
 from tests.graph.exactness import WAYS, grown_exactly, outputs, trains
 from tests.growth_contract import distance, make_plan, parameter, perturb, randn, widths
-from tests.sampling import every
 
 D, HIDDEN, EXPERTS, TOP = 8, 12, 4, 2
 
@@ -142,7 +141,8 @@ EXACT: dict[str, tuple[type[Mixture], dict[str, int]]] = {
 }
 
 
-@pytest.mark.parametrize("name", every(2, EXACT))
+@pytest.mark.each(8)
+@pytest.mark.parametrize("name", EXACT)
 def test_both_widths_grow_and_nothing_changes(name: str) -> None:
     kind, found = EXACT[name]
     torch.manual_seed(0)
@@ -202,6 +202,7 @@ class GroupedBatch(Grouped):
 
 @pytest.mark.parametrize("kind", [Grouped, GroupedTransposed, GroupedBatch])
 @pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.each(12)
 def test_grouped_products_grow_in_widths_that_their_kernel_takes(
     kind: type[Mixture], way: Any
 ) -> None:
@@ -294,6 +295,7 @@ class BooleanMask(Lists):
 @pytest.mark.parametrize(
     "kind", [Where, *(pytest.param(k, marks=pytest.mark.slow) for k in (Nonzero, BooleanMask))]
 )
+@pytest.mark.slow
 def test_tokens_picked_by_value_do_not_stop_growth(kind: type[Mixture]) -> None:
     torch.manual_seed(0)
     plan = make_plan(kind(), randn(2, 5, 3), stages=3)
@@ -366,6 +368,7 @@ def test_transformers_grow(name: str, implementation: str) -> None:
     seed(**inputs).logits.square().mean().backward()
 
 
+@pytest.mark.slow
 def test_an_eager_loop_over_experts_is_refused() -> None:
     model = third_party("Mixtral", **MODELS["Mixtral"])
     model.set_experts_implementation("eager")

@@ -14,7 +14,6 @@ from growthring.graph.laws import settle
 from growthring.graph.numbers import fold
 from growthring.graph.trace import trace
 from tests.growth_contract import Net, check_contract, make_plan, randn, tokens
-from tests.sampling import every
 
 
 class Attention(nn.Module):
@@ -75,7 +74,8 @@ FOLLOWING = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", every(2, FOLLOWING))
+@pytest.mark.each(10)
+@pytest.mark.parametrize("name", FOLLOWING)
 def test_factors_of_the_head_size_grow(name):
     torch.manual_seed(0)
     model = Attention(FOLLOWING[name], **({"size": 8} if "attribute" in name else {}))
@@ -96,6 +96,7 @@ STORED = {
 
 
 @pytest.mark.parametrize("name", STORED)
+@pytest.mark.each(6)
 def test_a_stored_factor_is_a_constant(name):
     """The full model was built with it, and it is the same at every stage: exact, and nothing claims otherwise."""
     torch.manual_seed(0)
@@ -129,6 +130,7 @@ FAN_IN = {
 
 
 @pytest.mark.parametrize("name", FAN_IN)
+@pytest.mark.each(2)
 def test_of_two_equal_widths_the_right_one_is_followed(name):
     plan = make_plan(
         two_widths(FAN_IN[name]), randn(5, 4), stages=3, widths={"a": [2, 4, 8], "b": [4, 7, 8]}

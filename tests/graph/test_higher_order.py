@@ -164,6 +164,7 @@ FREEZES = [
 @pytest.mark.parametrize(
     ("make", "expected"), GROWS, ids=lambda item: getattr(item, "__name__", "")
 )
+@pytest.mark.each(7)
 def test_inlined_operators_grow_exactly(make: Callable[[], Made], expected: dict[str, int]) -> None:
     torch.manual_seed(0)
     plan = make_plan(*make(), stages=2)
@@ -174,6 +175,7 @@ def test_inlined_operators_grow_exactly(make: Callable[[], Made], expected: dict
 @pytest.mark.parametrize(
     ("make", "reason"), FREEZES, ids=lambda item: getattr(item, "__name__", "")
 )
+@pytest.mark.each(2)
 def test_other_operators_freeze_what_they_touch(make: Callable[[], Made], reason: str) -> None:
     torch.manual_seed(0)
     plan = make_plan(*make(), stages=2)
@@ -214,6 +216,7 @@ def test_numbers_inside_a_sub_graph_are_part_of_the_operator() -> None:
     assert "aten.tanh.default" in flat
 
 
+@pytest.mark.slow
 def test_both_branches_are_walked() -> None:
     """A width that only the branch not taken reduces is frozen as well."""
 

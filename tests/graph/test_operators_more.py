@@ -21,7 +21,6 @@ from tests.growth_contract import (
     randn,
     widths,
 )
-from tests.sampling import every
 
 BY_NAME = {row.name: row for row in MORE}
 GROWING = [name for name in BY_NAME if BY_NAME[name].grows]
@@ -38,7 +37,8 @@ def planned(name: str) -> gr.Plan | gr.GrowthError:
         return error
 
 
-@pytest.mark.parametrize("name", every(4, BY_NAME))
+@pytest.mark.each(64)
+@pytest.mark.parametrize("name", BY_NAME)
 def test_a_row_of_the_table(name: str) -> None:
     """The expected widths grow, the rest says why, and growing is exact: on one plan."""
     row, found = BY_NAME[name], planned(name)
@@ -76,6 +76,7 @@ def test_growing_is_exact_in_float32(name: str) -> None:
     ],
     ids=lambda e: type(e).__name__,
 )
+@pytest.mark.each(2)
 def test_a_failing_rule_freezes_what_it_touches(mistake: Exception, monkeypatch) -> None:
     @register_rule("test.broken")
     def broken(walk, op):
@@ -205,6 +206,7 @@ def test_views_are_made_anew_after_a_write() -> None:
         *(pytest.param(b, b, marks=pytest.mark.slow) for b in (True, False)),
     ],
 )
+@pytest.mark.each(2)
 def test_encoder_grows_with_and_without_the_fast_path(fast: bool, training: bool) -> None:
     torch.manual_seed(0)
     padding = torch.tensor([[0, 0, 0, 0, 1], [0, 0, 0, 1, 1]]).bool()

@@ -197,6 +197,7 @@ def reachable(root: object) -> set[int]:
 
 
 @pytest.mark.parametrize("kind", CASES, ids=lambda c: c.__name__)
+@pytest.mark.each(5)
 def test_the_seed_reaches_nothing_of_the_full_model(kind):
     torch.manual_seed(0)
     model = kind().double()

@@ -39,6 +39,7 @@ def changed(before, after):
     "name",
     [pytest.param(n, marks=() if "GPT2" in n else pytest.mark.slow) for n in CASES],
 )
+@pytest.mark.slow
 def test_every_stage_can_be_saved_and_loaded(name, tmp_path):
     transformers = pytest.importorskip("transformers")
     config_name, options = CASES[name]
@@ -99,6 +100,7 @@ def test_a_sliding_window_of_the_width_stays(tmp_path):
     assert any("sliding_window" in note for note in plan.notes)
 
 
+@pytest.mark.slow
 def test_images(tmp_path):
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)

@@ -14,7 +14,6 @@ from tests.discovered import discovered_once as discovered_once
 from tests.graph.exactness import WAYS, grown_exactly, trains
 from tests.graph.recurrent_cases import CASES, around, layer, lengths, sequence
 from tests.growth_contract import check_contract, make_plan, randn, tokens, widths
-from tests.sampling import every
 
 GRADIENTS = ("LSTM", "bidirectional, three layers", "cell state", "GRUCell", "learned state")
 
@@ -25,7 +24,8 @@ def planned(name: str, **options: Any) -> tuple[gr.Plan, list[Any], dict[str, in
     return make_plan(model, inputs, stages=3, **options), fresh, found
 
 
-@pytest.mark.parametrize("name", every(7, CASES))
+@pytest.mark.each(35)
+@pytest.mark.parametrize("name", CASES)
 def test_the_hidden_width_grows_and_nothing_changes(name: str) -> None:
     plan, fresh, found = planned(name)
     assert widths(plan) == found
@@ -107,6 +107,7 @@ class LanguageModel(nn.Module):
 
 
 @pytest.mark.parametrize("method", ["paired", "net2net"])
+@pytest.mark.each(2)
 def test_a_language_model_is_trained_and_grown_twice(method: str) -> None:
     torch.manual_seed(0)
     text = torch.randint(0, 7, (16, 1)) + torch.arange(9)[None]

@@ -19,7 +19,6 @@ from tests.growth_contract import (
     randn,
     widths,
 )
-from tests.sampling import every
 
 BY_NAME = {row.name: row for row in ROWS}
 NAMES = list(BY_NAME)
@@ -45,7 +44,8 @@ def plan_of(name: str) -> gr.Plan:
     return found
 
 
-@pytest.mark.parametrize("name", every(6, NAMES))
+@pytest.mark.each(20)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_row_of_the_table(name: str) -> None:
     """The expected widths grow, the rest says why, and growing is exact: on one plan.
 
@@ -86,6 +86,7 @@ def test_off_is_exact_in_float32(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["mlp", "conv2d", "dense_block", "attention_by_hand", "unet"])
+@pytest.mark.each(5)
 def test_even_steps(name: str) -> None:
     row = BY_NAME[name]
     model, inputs = row.make()
@@ -97,6 +98,7 @@ def test_even_steps(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["mlp", "batch_norm_2d", "nano_gpt", "squeeze_excite"])
 @pytest.mark.parametrize("mode", ["preserving", "paper", "constraint", "off"])
+@pytest.mark.each(2)
 def test_noise_breaks_pairs_and_changes_little(name: str, mode: str) -> None:
     plan = plan_of(name)
     model = plan.build_seed()
@@ -128,6 +130,7 @@ def small(name: str) -> tuple[nn.Module, torch.Tensor]:
 
 
 @pytest.mark.parametrize("name", ["resnet20", "resnet8", "vgg11"])
+@pytest.mark.each(3)
 def test_paper_mode_keeps_outputs_up_to_the_factor_it_names(name: str) -> None:
     model, inputs = small(name)
     plan = make_plan(model, inputs, stages=3)
@@ -247,6 +250,7 @@ def test_growing_without_measuring_gives_the_same_model(mode: str) -> None:
     "name",
     ["mlp", "tied_embedding", "tied_layers_transposed", "attention_by_hand"],
 )
+@pytest.mark.each(2)
 def test_new_units_learn(name: str) -> None:
     """Every new row of a grown weight moves within a few steps: nothing is dead for good."""
     from growthring.core.axes import layout

@@ -21,7 +21,6 @@ from tests.growth_contract import (
     randn,
     widths,
 )
-from tests.sampling import every
 
 D = 12
 
@@ -386,7 +385,8 @@ def made(name):
     return MODELS[name](), X, OTHERS
 
 
-@pytest.mark.parametrize("name", every(2, [*MODELS, *IMAGES]))
+@pytest.mark.each(52)
+@pytest.mark.parametrize("name", [*MODELS, *IMAGES])
 def test_growth_is_exact_also_on_other_inputs(name):
     """On one plan."""
     model, example, others = made(name)
@@ -416,6 +416,7 @@ def check_other_inputs(plan, mode, others):
 
 
 @pytest.mark.parametrize("name", [*ONE_TENSOR, "with_mode", "inline", "with_residual", "gated"])
+@pytest.mark.each(8)
 def test_weights_in_front_of_a_hand_written_norm_are_rescaled(name):
     plan = make_plan(MODELS[name](), X, stages=2)
     assert any(r.kind == "norm" for r in plan.groups.records)
@@ -455,6 +456,7 @@ def test_gains_and_shifts_are_known_as_such(kind):
         lambda x: torch.ops.aten.mean.dim(x, [-1], True),
     ],
 )
+@pytest.mark.each(2)
 def test_what_cannot_fade_stays_frozen(function):
     torch.manual_seed(0)
     model = Net(

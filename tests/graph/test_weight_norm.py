@@ -26,7 +26,6 @@ from tests.growth_contract import (
     tokens,
     widths,
 )
-from tests.sampling import every
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated")
 
@@ -121,7 +120,8 @@ def planned(style: str, name: str) -> tuple[gr.Plan, list[Any], dict[str, int]]:
     return make_plan(model, inputs, stages=3), fresh, found
 
 
-@pytest.mark.parametrize("name", every(3, CASES))
+@pytest.mark.each(18)
+@pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("style", STYLES)
 def test_it_grows_and_nothing_changes(style: str, name: str) -> None:
     plan, fresh, found = planned(style, name)
@@ -151,6 +151,7 @@ def plain_copy(model: nn.Module) -> nn.Module:
 
 @pytest.mark.parametrize("method", ["paired", "net2net", "random"])
 @pytest.mark.parametrize("name", ["rows", "columns", "one norm for all"])
+@pytest.mark.each(9)
 def test_the_weight_grows_like_a_plain_one(name: str, method: str) -> None:
     """The same seed without weight normalisation, grown with the same numbers, has the same weights."""
     plan, _, _ = planned("parametrization", name)
@@ -197,6 +198,7 @@ def test_new_units_start_at_the_ratio_of_the_full_model() -> None:
 
 
 @pytest.mark.parametrize("style", STYLES)
+@pytest.mark.each(2)
 def test_noise_parts_pairs_and_changes_little(style: str) -> None:
     plan, _, _ = planned(style, "tanh")
     seed = plan.build_seed()
@@ -264,6 +266,7 @@ def test_rules_to_the_letter_rescale_the_weight(mode: str) -> None:
 
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("make", [gr.optim.SGD, gr.optim.Adam, torch.optim.AdamW])
+@pytest.mark.each(5)
 def test_training_goes_on(style: str, make: Any) -> None:
     plan, _, _ = planned(style, "tanh")
     model = plan.build_seed()
@@ -333,7 +336,8 @@ FROZEN: dict[str, tuple[Callable[[nn.Module], Any], str]] = {
 
 
 @pytest.mark.parametrize("name", FROZEN)
-@pytest.mark.parametrize("ran", every(2, [False, True]))
+@pytest.mark.each(14)
+@pytest.mark.parametrize("ran", [False, True])
 def test_other_computed_weights_are_frozen_by_name(name: str, ran: bool) -> None:
     change, text = FROZEN[name]
     torch.manual_seed(0)
@@ -346,6 +350,7 @@ def test_other_computed_weights_are_frozen_by_name(name: str, ran: bool) -> None
     grown_exactly(plan, training="spectral" not in name and name != "both")
 
 
+@pytest.mark.slow
 def test_a_magnitude_with_another_use_is_frozen() -> None:
     torch.manual_seed(0)
 

@@ -85,6 +85,7 @@ def net(norm):
 
 
 @pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.each(2)
 def test_growth_is_exact_and_the_end_is_plain(norm):
     plan = make_plan(net(norm), X, stages=3)
     model = plan.build_seed()

@@ -67,6 +67,7 @@ def unrolled_by_hand():
 
 @pytest.mark.parametrize("make", [unrolled, unrolled_by_hand])
 @pytest.mark.parametrize("length", [1, 3, 7])
+@pytest.mark.each(5)
 def test_a_norm_in_a_loop_fades_in_every_turn(make, length):
     before, model, _ = grown(make(), randn(2, 3, 4))
     x = randn(5, length, 4, seed=7)
@@ -112,6 +113,7 @@ def test_one_place_over_widths_of_one_size_grows_them_together():
 
 
 @pytest.mark.parametrize("gather", [sum, lambda parts: torch.stack(list(parts)).sum(0)])
+@pytest.mark.each(2)
 def test_code_that_has_run_often_is_at_the_same_place(gather):
     """The interpreter rewrites instructions that it has met a few times."""
 
@@ -248,6 +250,7 @@ def gradients(model, x):
 
 @pytest.mark.parametrize("reentrant", [True, False])
 @pytest.mark.parametrize("progress", [0.0, 0.4])
+@pytest.mark.each(6)
 def test_checkpointed_functions_are_recomputed_with_their_fades(reentrant, progress):
     x = randn(6, 4).requires_grad_()
     before, model, grower = grown(Checkpointed(reentrant), x.detach(), progress=progress)
@@ -699,6 +702,7 @@ def chain():
 
 
 @pytest.mark.parametrize("make", [unrolled, chain])
+@pytest.mark.each(2)
 def test_compiled_models_fade_too(make):
     model = make()
     x = randn(2, 3, 4)

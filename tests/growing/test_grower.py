@@ -421,6 +421,7 @@ FAILURES = [
 
 @pytest.mark.parametrize(("name", "number"), FAILURES, ids=[f"{n}-{k}" for n, k in FAILURES])
 @pytest.mark.parametrize("stage", [pytest.param(0, marks=pytest.mark.slow), 1])
+@pytest.mark.each(6)
 def test_a_failure_anywhere_changes_nothing(monkeypatch, name, number, stage):
     places = {
         "layout": fading_module,
@@ -694,6 +695,7 @@ def test_growing_a_model_of_integers_and_tables():
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.each(2)
 def test_half_precision(dtype):
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(4, 16), nn.LayerNorm(16), nn.ReLU(), nn.Linear(16, 3)).to(dtype)

@@ -215,6 +215,7 @@ def check_warm(net):
 
 
 @pytest.mark.parametrize("make", MODELS)
+@pytest.mark.each(10)
 def test_no_cache_keeps_a_tensor_without_values(make):
     net = make()
     plan = gr.plan(net, X, stages=2, start=0.5)
@@ -350,6 +351,7 @@ def test_planning_and_growing_leave_plain_state():
 
 
 @pytest.mark.parametrize("method", ["net2net", "splitting", "firefly-split", "firefly", "gradmax"])
+@pytest.mark.each(2)
 def test_searching_leaves_plain_state(method):
     class Counts(Two):
         calls = 0

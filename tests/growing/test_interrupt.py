@@ -254,6 +254,7 @@ def test_an_interrupt_at_any_line_of_a_growth(most):
 @pytest.mark.parametrize(
     "most", [20, pytest.param(None, marks=pytest.mark.slow)], ids=["some", "all"]
 )
+@pytest.mark.slow
 def test_an_interrupt_at_any_line_of_loading(most):
     state = Setting(grown=2).grower.state_dict()
 
@@ -329,6 +330,7 @@ def test_a_failed_growth_leaves_plain_tensors(monkeypatch):
     assert_same(before, setting.look())
 
 
+@pytest.mark.slow
 def test_a_state_whose_rings_and_stage_disagree_is_refused():
     setting = Setting()
     state = Setting(grown=2).grower.state_dict() | {"stage": 1}

@@ -47,6 +47,7 @@ CASTS = {
 
 
 @pytest.mark.parametrize("name", CASTS)
+@pytest.mark.each(2)
 def test_a_seed_that_was_cast_grows(name):
     dtype, limit = CASTS[name]
     plan = gr.plan(net(), X, stages=3, start=0.25)
@@ -159,6 +160,7 @@ def _first_state_here(ask, optimizer, group, parameter):
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.each(10)
 def test_nothing_is_mixed_with_what_is_on_another_device(name, monkeypatch):
     full = nn.Sequential(*net()[:4], nn.ReLU(), nn.Linear(16, 2))
     plan = gr.plan(full, X, stages=3, start=0.25)
@@ -273,6 +275,7 @@ def grown(setting, method="paired"):
     ],
 )
 @pytest.mark.parametrize("name", settings())
+@pytest.mark.each(8)
 def test_settings_of_the_caller_change_nothing(name, method):
     if method == "firefly" and name not in ("inference_mode", "no_grad", "meta by default"):
         pytest.skip("the same code as the other methods that search")

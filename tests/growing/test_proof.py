@@ -363,6 +363,7 @@ def test_trials_are_shorter_where_the_model_takes_no_longer_input():
 
 
 @pytest.mark.parametrize("spread", [1e-3, 3e-4, 4e-5])
+@pytest.mark.each(2)
 def test_the_eps_of_batch_norm_does_not_show_in_train_mode(spread):
     net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8), nn.ReLU(),
                         nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 2)).double()  # fmt: skip

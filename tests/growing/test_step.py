@@ -127,6 +127,7 @@ def test_a_growth_that_fails_is_tried_again(monkeypatch):
 
 
 @pytest.mark.parametrize("at", [3, 5, 7, 12, 21, 30])
+@pytest.mark.each(2)
 def test_a_run_resumes_bit_for_bit(at):
     model, optimizer, grower = started(noise=1e-2)
     train(model, optimizer, grower, at)
@@ -281,6 +282,7 @@ def told(loop) -> list[str]:
         (400, None),
     ],
 )
+@pytest.mark.each(3)
 def test_the_end_of_a_loop(steps, says):
     def loop():
         *_, grower = started(steps=400)

@@ -86,6 +86,7 @@ def test_a_stale_ddp_refuses_to_run(tmp_path):
 
 
 @pytest.mark.parametrize("depth", [0, 1])
+@pytest.mark.each(2)
 def test_wrappers_are_found_however_they_hold_the_model(one_process, depth):
     plan = gr.plan(net(), X, stages=2, start=0.5)
     model = plan.build_seed()
@@ -167,6 +168,7 @@ def test_distributed_tensors_are_refused(one_process):
 
 
 @pytest.mark.parametrize("keeps_parameters", [True, False])
+@pytest.mark.each(2)
 def test_fsdp_is_refused(one_process, keeps_parameters):
     from torch.distributed.fsdp import FullyShardedDataParallel
 

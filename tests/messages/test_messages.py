@@ -379,6 +379,7 @@ def test_wrong_numbers(options, part):
         ({"2": [1, 2, 3]}, ("widths['2']", "frozen", "model output")),
     ],
 )
+@pytest.mark.each(2)
 def test_wrong_widths(widths, parts):
     says(lambda: gr.plan(mlp(), X, stages=3, widths=widths), *parts)
 

@@ -9,7 +9,6 @@ from tests.growth_contract import distance, perturb, run
 from tests.methods.nets import NETS, grower_of, marked, plan_of, seed_of, tensors_of
 from tests.methods.test_contract import MADE
 from tests.optim.nets import assert_same
-from tests.sampling import every
 
 METHODS = {"paired off": Paired("off"), **MADE}
 EXACT = ("paired off", "paired", "net2net", "gradmax")
@@ -37,7 +36,8 @@ def loss_of(outputs, _):
     return sum(out.square().mean() for out in given)
 
 
-@pytest.mark.parametrize("net", every(5, NETS))
+@pytest.mark.each(20)
+@pytest.mark.parametrize("net", NETS)
 @pytest.mark.parametrize("method", marked(METHODS, {"paired", "net2net"}))
 def test_what_is_claimed_holds_in_both_modes_on_fresh_inputs(method, net):
     plan = plan_of(net)

@@ -129,6 +129,7 @@ def test_every_method_is_here():
 
 
 @pytest.mark.parametrize("method", MADE)
+@pytest.mark.each(6)
 def test_the_end_is_the_plain_full_size_model(method):
     plan, model, optimizer, grower = prepared(method)
     ids = {n: id(p) for n, p in model.named_parameters()}
@@ -153,6 +154,7 @@ def test_the_end_is_the_plain_full_size_model(method):
 
 
 @pytest.mark.parametrize("method", MADE)
+@pytest.mark.each(2)
 def test_outputs_stay_where_that_is_claimed_and_a_reason_is_given_where_not(method):
     plan = plan_of()
     model = seed_of(plan)
@@ -196,6 +198,7 @@ def test_deciding_on_a_growth_changes_nothing(method):
 
 
 @pytest.mark.parametrize("method", MADE)
+@pytest.mark.each(2)
 def test_a_growth_keeps_modes_flags_and_the_global_generator(method):
     plan = plan_of()
     model = seed_of(plan).train()
@@ -271,6 +274,7 @@ FAILURES = {
     "method",
     [pytest.param(m, marks=() if m in SEARCHING[-2:] else pytest.mark.slow) for m in SEARCHING],
 )
+@pytest.mark.each(4)
 def test_a_failure_in_the_search_changes_nothing(method, failure):
     options, error, says = FAILURES[failure]
     if "loss" in options and failure.startswith("loss, "):
@@ -289,6 +293,7 @@ def test_a_failure_in_the_search_changes_nothing(method, failure):
 
 
 @pytest.mark.parametrize("method", SEARCHING)
+@pytest.mark.each(2)
 def test_the_same_growth_after_a_failure(method):
     """The generator is where it was, so that trying again gives what would have been."""
     plan = plan_of()
@@ -330,6 +335,7 @@ def test_a_forward_that_counts_its_calls_is_left_as_it_was():
 
 
 @pytest.mark.parametrize("method", MADE)
+@pytest.mark.each(7)
 def test_one_seed_gives_one_growth_another_seed_another(method):
     plan, grown = plan_of(), []
     for seed in (3, 3, 4):
@@ -346,6 +352,7 @@ def test_one_seed_gives_one_growth_another_seed_another(method):
 
 
 @pytest.mark.parametrize("method", SEARCHING)
+@pytest.mark.each(2)
 def test_other_data_gives_another_growth(method):
     plan, grown = plan_of(), []
     for seed in (0, 1):
@@ -357,6 +364,7 @@ def test_other_data_gives_another_growth(method):
 
 
 @pytest.mark.parametrize("method", MADE)
+@pytest.mark.each(4)
 def test_resumed_growth_is_the_same_bit_for_bit(method):
     """Saved after one growth and some steps, loaded into a fresh seed, then both go on."""
     plan, model, optimizer, grower = prepared(method)
@@ -379,6 +387,7 @@ def test_resumed_growth_is_the_same_bit_for_bit(method):
 
 
 @pytest.mark.parametrize("method", SEARCHING)
+@pytest.mark.each(6)
 def test_a_function_of_a_seed_as_batches(method):
     plan, seeds = plan_of(), []
 
@@ -433,6 +442,7 @@ def _first_or_slow(method, optimizer):
 @pytest.mark.parametrize(
     ("method", "optimizer"), [_first_or_slow(m, o) for m in MADE for o in OPTIMIZERS]
 )
+@pytest.mark.each(6)
 def test_every_method_under_every_optimizer(method, optimizer):
     plan = plan_of()
     model = seed_of(plan)
@@ -454,6 +464,7 @@ def test_every_method_under_every_optimizer(method, optimizer):
 
 
 @pytest.mark.parametrize("method", MADE)
+@pytest.mark.each(3)
 def test_averages_grow_along(method):
     plan = plan_of()
     model = seed_of(plan)
@@ -483,6 +494,7 @@ def test_averages_grow_along(method):
 
 
 @pytest.mark.parametrize("method", MADE)
+@pytest.mark.each(5)
 def test_stages_in_which_some_or_all_groups_stay(method):
     widths = {"stem": [4, 4, 8, 8], "a": [3, 5, 5, 6]}
     plan = planned(lambda: (residual(), randn(4, *SHAPE)), stages=4, widths=widths)
@@ -501,6 +513,7 @@ def test_stages_in_which_some_or_all_groups_stay(method):
 
 
 @pytest.mark.parametrize("method", MADE)
+@pytest.mark.each(4)
 def test_a_stage_in_which_nothing_grows(method):
     widths = {"stem": [4, 4, 8], "a": [3, 3, 6]}
     plan = planned(lambda: (residual(), randn(4, *SHAPE)), stages=3, widths=widths)
@@ -688,6 +701,7 @@ FOREIGN = {
 
 
 @pytest.mark.parametrize("name", FOREIGN)
+@pytest.mark.each(4)
 def test_models_that_are_not_understood_are_refused_and_left_alone(name):
     make, says = FOREIGN[name]
     plan = planned(make)
@@ -707,6 +721,7 @@ def test_models_that_are_not_understood_are_refused_and_left_alone(name):
     "dtype", [pytest.param(torch.float32, marks=pytest.mark.slow), torch.bfloat16]
 )
 @pytest.mark.parametrize("method", MADE)
+@pytest.mark.each(8)
 def test_other_precisions(method, dtype):
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -741,6 +756,7 @@ class Two(nn.Module):
 
 @pytest.mark.parametrize("form", [tuple, list, dict])
 @pytest.mark.parametrize("method", MADE)
+@pytest.mark.each(3)
 def test_inputs_as_tuple_list_and_dict(method, form):
     def shaped(x, y):
         return {"x": x, "y": y} if form is dict else form((x, y))

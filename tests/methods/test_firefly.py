@@ -28,7 +28,6 @@ from tests.methods.nets import (
     split_by_hand,
     tensors_of,
 )
-from tests.sampling import every
 
 loss = F.cross_entropy
 
@@ -113,7 +112,8 @@ def directions_of(job, model, scale, seed=4):
     return {n: scale * torch.randn(s, generator=g, dtype=torch.float64) for n, s in shapes.items()}
 
 
-@pytest.mark.parametrize("net", every(2, SPLIT))
+@pytest.mark.each(8)
+@pytest.mark.parametrize("net", SPLIT)
 def test_branches_compute_what_the_split_network_does(net):
     plan, model = _shared_plan(net) if net == "shared" else doubled(even(net))
     job, twin = job_of(plan, model), searching_copy(model)
@@ -164,6 +164,7 @@ MIXING = {
 
 @pytest.mark.parametrize("name", MIXING)
 @pytest.mark.parametrize("method", [FireFly(steps=2), Splitting(steps=2)], ids=lambda m: m.name)
+@pytest.mark.each(4)
 def test_a_model_that_mixes_its_examples_is_refused(name, method):
     """Branches run side by side in one batch: they must not see each other."""
 
@@ -467,7 +468,8 @@ PAYING = {
 
 
 @pytest.mark.parametrize("kind", [FireFly, FireFlySplit], ids=lambda kind: kind.name)
-@pytest.mark.parametrize("name", every(2, PAYING))
+@pytest.mark.each(4)
+@pytest.mark.parametrize("name", PAYING)
 def test_the_loss_falls_and_more_than_with_random_candidates(name, kind):
     make, shape = PAYING[name]
     plan = planned(make, start=0.5)

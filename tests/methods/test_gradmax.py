@@ -27,7 +27,6 @@ from tests.methods.nets import (
     tensors_of,
     train,
 )
-from tests.sampling import every
 
 
 def loss(outputs, targets):
@@ -272,7 +271,8 @@ def summed(model, batches):
     return sum(loss(model(x), y) for x, y in batches)
 
 
-@pytest.mark.parametrize("name", every(2, CASES))
+@pytest.mark.each(6)
+@pytest.mark.parametrize("name", CASES)
 def test_the_matrix_is_what_autograd_finds_in_a_grown_network(name):
     """In-weights' gradient = M · out-weights, for random out-weights of every new unit."""
     case = CASES[name]
@@ -404,6 +404,7 @@ BRUTE = ["linear", "kernels 1 and 3", "strides", "global pooling", "stream", "re
 
 
 @pytest.mark.parametrize("name", BRUTE)
+@pytest.mark.each(2)
 def test_ascent_reaches_the_singular_values_and_nothing_exceeds_them(name):
     one = OneMore(name)
     matrix, _ = matrices(one.plan, one.model, one.batches)[one.group]
@@ -469,6 +470,7 @@ def relu_convs():
 
 
 @pytest.mark.parametrize(("make", "shape"), [(relu_mlp, (6,)), (relu_convs, (2, 6, 6))])
+@pytest.mark.each(2)
 def test_gradient_norms_above_random_out_weights_of_the_same_norm(make, shape):
     plan = planned(lambda: (make(), randn(4, *shape)), start=0.75)  # each group grows by two
     model, batches = seed_of(plan), batches_of(shape, 3)
@@ -506,6 +508,7 @@ def test_gradient_norms_above_random_out_weights_of_the_same_norm(make, shape):
 
 
 @pytest.mark.parametrize("name", ["linear", "batch norm", "average pooling", "stream", "depthwise"])
+@pytest.mark.each(2)
 def test_outputs_stay_and_new_rows_are_zero(name):
     plan, model, batches = prepared(CASES[name])
     old = tensors_of(model)
@@ -535,6 +538,7 @@ def test_outputs_stay_and_new_rows_are_zero(name):
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("norm", [True, False])
+@pytest.mark.each(3)
 def test_noise_lifts_new_units_off_the_kink_of_a_relu(bias, norm):
     def make():
         inner = [nn.BatchNorm1d(9)] if norm else []
@@ -661,6 +665,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.each(2)
 def test_refused_when_the_grower_is_made(name):
     make, shape, says = REFUSED[name]
     plan = planned(lambda: (make(), randn(2, *shape)))
@@ -697,6 +702,7 @@ def test_a_plan_that_freezes_what_is_not_understood_grows_the_rest():
     assert math.isfinite(float(loss(model(batches[0][0]), batches[0][1])))
 
 
+@pytest.mark.slow
 def test_a_layer_that_reads_one_channel_is_no_depthwise_filter():
     """It makes units of its own, also where others write the same residual stream."""
     torch.manual_seed(0)

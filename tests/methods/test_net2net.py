@@ -22,7 +22,6 @@ from tests.methods.nets import (
     tensors_of,
     train,
 )
-from tests.sampling import every
 
 TRAINED = ["mlp", "conv_bn", "resnet8", "inception", "layer_norm", "gpt"]
 
@@ -44,7 +43,8 @@ def check_exact(plan, tolerance, between):
         between(model, grower)
 
 
-@pytest.mark.parametrize("net", every(3, NETS))
+@pytest.mark.each(21)
+@pytest.mark.parametrize("net", NETS)
 def test_exact_in_double_precision(net):
     check_exact(plan_of(net), 1e-12, lambda model, grower: perturb(model, seed=10 + grower.stage))
 
@@ -58,6 +58,7 @@ def test_exact_in_single_precision(net):
 
 
 @pytest.mark.parametrize("net", TRAINED)
+@pytest.mark.each(10)
 def test_exact_after_training_steps(net):
     plan = plan_of(net)
 
@@ -69,6 +70,7 @@ def test_exact_after_training_steps(net):
 
 
 @pytest.mark.parametrize("net", TRAINED)
+@pytest.mark.each(6)
 def test_exact_while_norms_still_fade(net):
     plan = plan_of(net)
 
@@ -106,6 +108,7 @@ def test_tied_weights_of_the_operator_table_are_refused(row):
 
 
 @pytest.mark.parametrize("heads", ["size", "count"])
+@pytest.mark.each(2)
 def test_exact_where_heads_grow(heads):
     """Wider heads: q·k is a sum over copies, so keys are divided. More heads: only readers are."""
     plan = planned(NETS["multihead"], heads=heads)

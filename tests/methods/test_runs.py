@@ -75,6 +75,7 @@ def check_resumed(recipe, folder):
 
 
 @pytest.mark.parametrize(("method", "optimizer"), GRID)
+@pytest.mark.each(8)
 def test_a_resumed_run_is_the_same(method, optimizer, tmp_path):
     check_resumed(recipe_of(method, optimizer), tmp_path)
 
@@ -86,6 +87,7 @@ def test_a_resumed_run_of_a_residual_network_is_the_same(method, tmp_path):
 
 
 @pytest.mark.parametrize("method", METHODS)
+@pytest.mark.each(5)
 def test_costs(method, tmp_path):
     recipe = recipe_of(method)
     trainer, result = fit(recipe, tmp_path)
@@ -119,6 +121,7 @@ def test_gradmax_costs_about_a_training_pass_over_its_examples(tmp_path):
 
 
 @pytest.mark.parametrize("method", ["splitting", "firefly-split", "firefly"])
+@pytest.mark.each(3)
 def test_searching_longer_costs_more(method, tmp_path):
     costs = []
     for steps in (1, 4):
@@ -150,6 +153,7 @@ def test_peak_memory(tmp_path):
     assert result.peak_memory is not None and result.peak_memory > 0
 
 
+@pytest.mark.slow
 def test_all_methods_train_on_the_same_batches(tmp_path):
     """Searches draw from streams of their own, and growth from a generator of its own."""
     seen = {}

@@ -20,7 +20,6 @@ from tests.methods.nets import (
     split_by_hand,
     tensors_of,
 )
-from tests.sampling import every
 
 loss = F.cross_entropy
 
@@ -129,7 +128,9 @@ def test_products_are_those_of_the_explicit_matrices(name):
             torch.testing.assert_close(products[weight].flatten(1), expected, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", every(2, ["tanh", "convolutions"]))
+@pytest.mark.each(2)
+@pytest.mark.parametrize("name", ["tanh", "convolutions"])
+@pytest.mark.slow
 def test_directions_and_values_converge_to_the_smallest_eigenpairs(name):
     make, shape, layers = MATRICES[name]
     plan = planned(lambda: (make(), randn(4, *shape)))
@@ -272,6 +273,7 @@ def test_the_units_with_the_smallest_eigenvalues_are_split():
 
 
 @pytest.mark.parametrize("epsilon", [1e-3, 1e-2])
+@pytest.mark.each(2)
 def test_the_loss_changes_as_predicted(epsilon):
     """Of all splits together: the sum of ½ ε² vᵀSv, with v as they are found in the grown weights."""
     make, shape, _ = MATRICES["tanh"]

@@ -28,7 +28,6 @@ from tests.methods.test_contract import BATCHES, MADE, grower_of, plan_of, train
 from tests.optim.nets import assert_same, is_finite, is_old
 from tests.optim.test_state import ALL as KNOWN
 from tests.optim.test_state_odd import Listed, sparse_net
-from tests.sampling import every
 
 T = torch.optim
 
@@ -145,7 +144,8 @@ def assert_copies(model, optimizer, keys):
 # Copies of the weights.
 
 
-@pytest.mark.parametrize(("noise", "kind"), every(3, product([0.0, 0.01], COPIES)))
+@pytest.mark.each(18)
+@pytest.mark.parametrize(("noise", "kind"), [*product([0.0, 0.01], COPIES)])
 @pytest.mark.parametrize("method", marked(STEPS, {"paired preserving", "net2net", "splitting"}))
 def test_a_copy_that_equals_the_weights_equals_them_after_a_growth(method, kind, noise):
     _, model, optimizer, grower = started(method, kind, noise=noise)
@@ -159,6 +159,7 @@ def test_a_copy_that_equals_the_weights_equals_them_after_a_growth(method, kind,
 
 
 @pytest.mark.parametrize("method", STEPS)
+@pytest.mark.each(2)
 def test_a_copy_takes_the_step_that_an_average_takes(method):
     """Also where it differs from the weights."""
     plan = plan_of()
@@ -209,9 +210,9 @@ def test_copies_under_net2net_by_hand():
     torch.testing.assert_close(expected(x).detach(), outputs, rtol=1e-12, atol=1e-13)
 
 
+@pytest.mark.each(6)
 @pytest.mark.parametrize(
-    ("method", "memory"),
-    every(3, product(STEPS, [torch.contiguous_format, torch.channels_last])),
+    ("method", "memory"), [*product(STEPS, [torch.contiguous_format, torch.channels_last])]
 )
 def test_copies_in_other_memory_formats_and_in_float32(method, memory):
     """The noise goes by a norm, and sums depend on the order that numbers lie in memory."""
@@ -229,7 +230,8 @@ TYPES = [
 ]
 
 
-@pytest.mark.parametrize(("method", "types"), every(2, product(STEPS, TYPES)))
+@pytest.mark.each(4)
+@pytest.mark.parametrize(("method", "types"), [*product(STEPS, TYPES)])
 def test_copies_in_another_type_get_the_same_new_entries(method, types):
     weights, master, tolerance = types
     plan = typed_plan(weights)
@@ -260,7 +262,8 @@ def test_a_copy_without_values_draws_as_many_numbers():
             assert torch.equal(optimizer.state[p]["slow"], p.detach()), name
 
 
-@pytest.mark.parametrize(("method", "noise"), every(3, product(STEPS, [0.0, 0.01])))
+@pytest.mark.each(6)
+@pytest.mark.parametrize(("method", "noise"), [*product(STEPS, [0.0, 0.01])])
 def test_an_average_that_equals_the_model_equals_it_after_a_growth(method, noise):
     plan = plan_of()
     model = seed_of(plan)
@@ -295,7 +298,8 @@ def as_saved(grower, model, optimizer):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", every(2, KINDS))
+@pytest.mark.each(12)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("method", marked(MADE, {"paired", "net2net"}))
 def test_shapes_fit_training_goes_on_and_resumes_bit_for_bit(method, kind):
     """In float32: torch itself casts ASGD's and NAdam's scalars to the parameter's type as it loads them."""
@@ -325,7 +329,8 @@ def test_shapes_fit_training_goes_on_and_resumes_bit_for_bit(method, kind):
 KEPT = ["Lookahead", "EMA in AdamW", "SGD nesterov", "gr.AdamW", "with_rings"]
 
 
-@pytest.mark.parametrize(("method", "kind"), every(3, product(MADE, KEPT)))
+@pytest.mark.each(6)
+@pytest.mark.parametrize(("method", "kind"), [*product(MADE, KEPT)])
 def test_a_failure_after_the_state_grew_takes_it_back(method, kind):
     plan = plan_of()
     model = seed_of(plan)
@@ -345,6 +350,7 @@ def test_a_failure_after_the_state_grew_takes_it_back(method, kind):
 
 
 @pytest.mark.parametrize("method", MADE)
+@pytest.mark.each(3)
 def test_lbfgs_is_refused_under_every_method(method):
     plan = plan_of()
     model = seed_of(plan)
@@ -402,13 +408,11 @@ def gradients(model, plan):
     return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
 
 
+@pytest.mark.each(27)
 @pytest.mark.parametrize(
     ("method", "net"),
-    every(
-        3,
-        [(m, n) for m in ("paired", "net2net") for n in NETS]
-        + [(MADE["gradmax"], n) for n in ("mlp", "conv_bn", "wrn", "dense", "mobilenet")],
-    ),
+    [(m, n) for m in ("paired", "net2net") for n in NETS]
+    + [(MADE["gradmax"], n) for n in ("mlp", "conv_bn", "wrn", "dense", "mobilenet")],
 )
 def test_gradients_and_moments_are_those_of_the_grown_function(method, net):
     """Where the function stays, what is kept of a gradient stays the gradient of that function."""

@@ -42,6 +42,7 @@ def _in_double(entry: Entry) -> Prepared:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("entry", _marked([e for e in CATALOGUE if e.expect == "grows"]))
+@pytest.mark.each(5)
 def test_grows_exactly_into_the_given_model(entry: Entry) -> None:
     prepared = _in_double(entry)
     plan = prepared.plan()
@@ -99,6 +100,7 @@ def test_refusal_names_the_reason(entry: Entry) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("entry", _marked([e for e in CATALOGUE if e.trains]))
+@pytest.mark.each(8)
 def test_training_pass_and_gradients_of_old_entries_stay(entry: Entry) -> None:
     """In train mode, gradients are those of before, divided by a tensor's factor where it has one."""
     prepared = _in_double(entry)

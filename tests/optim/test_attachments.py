@@ -43,6 +43,7 @@ def averaged(net, kind, **options):
 
 @pytest.mark.parametrize("kind", AVERAGES)
 @pytest.mark.parametrize("net", ["mlp", "residual", "attention"])
+@pytest.mark.each(6)
 def test_an_average_computes_the_same_after_a_growth(net, kind):
     plan, model, average, optimizer, grower = averaged(net, kind, noise=0.0)
     average.eval()
@@ -62,6 +63,7 @@ def test_an_average_computes_the_same_after_a_growth(net, kind):
 
 
 @pytest.mark.parametrize("kind", AVERAGES)
+@pytest.mark.each(3)
 def test_an_average_of_equal_models_stays_equal(kind):
     """With noise: the average gets the very entries that the model got."""
     plan = plan_of("residual")
@@ -126,6 +128,7 @@ def test_an_average_that_would_grow_twice_is_refused():
 
 
 @pytest.mark.parametrize("make", [gr.optim.SGD, gr.optim.AdamW, gr.optim.AvaGrad, torch.optim.Adam])
+@pytest.mark.each(4)
 def test_grad_scaler(make):
     """A scale of 2^k changes no bit; an overflow skips the step and no ring ages."""
     models = []
@@ -162,6 +165,7 @@ def test_grad_scaler(make):
 
 
 @pytest.mark.parametrize("net", NETS)
+@pytest.mark.each(2)
 def test_half_done_accumulation(net):
     """Old entries of the gradient are the old ones over the factor, new ones start at zero."""
     plan = plan_of(net)

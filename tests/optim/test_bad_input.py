@@ -186,6 +186,7 @@ def test_a_fused_group_that_comes_later():
 
 @every
 @pytest.mark.parametrize("rule", ["norm", "max", lambda n: n / n[0]])
+@pytest.mark.each(2)
 def test_a_ring_0_of_zeros_trains_at_the_base_rate(kind, rule):
     plan, model, optimizer, grower = started(kind, rate_adaptation=rule, output_rate=False)
     seed = grower.rings.mask("2.weight", 0)

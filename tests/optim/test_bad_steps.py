@@ -18,6 +18,7 @@ WRONG = {
 
 @every
 @pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.each(2)
 def test_a_rule_that_returns_something_else(kind, wrong):
     """Nothing has moved when it is found out: neither other groups nor other parameters."""
     plan, model, optimizer, grower = started(
@@ -74,6 +75,7 @@ def embedding(kind, **options):
 
 
 @pytest.mark.parametrize("kind", ["SGD", "Adam", "AdamW", "AvaGrad", "LARS"])
+@pytest.mark.each(2)
 def test_sparse_gradients_are_refused_in_time(kind):
     _, model, optimizer, grower = embedding(kind)
     before = snapshot(model, optimizer, grower)

@@ -158,6 +158,7 @@ def is_close(a, b):
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
+@pytest.mark.each(2)
 def test_channels_last_models_train_the_same(kind):
     plain = run(OPTIMIZERS[kind], lambda m: m)
     last = run(OPTIMIZERS[kind], lambda m: m.to(memory_format=torch.channels_last))
@@ -204,6 +205,7 @@ def test_a_change_of_type_after_a_step(kind):
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 @pytest.mark.parametrize("net", ["mlp", "attention"])
+@pytest.mark.each(2)
 def test_bfloat16_trains_near_single_precision(kind, net):
     fine = run(OPTIMIZERS[kind], lambda m: m, net, torch.float32, growths=1)
     rough = run(OPTIMIZERS[kind], lambda m: m, net, torch.bfloat16, growths=1)

@@ -41,6 +41,7 @@ def continued(tmp_path_factory):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.slow
 def test_goes_on_bit_for_bit_in_a_new_process(continued, kind):
     whole, again = continued
     assert_same(whole[kind], again[kind], kind)

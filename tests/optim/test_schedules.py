@@ -88,6 +88,7 @@ def shape(history, birth, n, total):
 
 @pytest.mark.parametrize("kind", SCHEDULERS)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.each(3)
 def test_a_ring_follows_the_shape_from_its_birth(optimizer, kind):
     options = {"ring_schedule": "own", "total_steps": TOTAL, "rate_adaptation": None}
     history = []

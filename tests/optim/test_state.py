@@ -13,7 +13,6 @@ from torch.optim.optimizer import (
 import growthring as gr
 from tests.growth_contract import factor_of
 from tests.optim.nets import assert_same, backward, grower_of, is_finite, is_old, plan_of, train
-from tests.sampling import every
 
 T = torch.optim
 # name: optimizer, state that grows -> value of new entries (None: the grown weights)
@@ -102,6 +101,7 @@ def grown(kind, net="attention", steps=4, **options):
 
 
 @pytest.mark.parametrize("kind", ALL)
+@pytest.mark.each(2)
 def test_old_entries_are_kept_and_new_ones_start_as_a_new_parameter(kind):
     plan, model, optimizer, grower, before, report = grown(kind)
     fills = ALL[kind][1]
@@ -127,7 +127,8 @@ def test_old_entries_are_kept_and_new_ones_start_as_a_new_parameter(kind):
     assert set(fills) <= set(optimizer.state[model.get_parameter("qkv.weight")])
 
 
-@pytest.mark.parametrize("kind", every(2, ALL))
+@pytest.mark.each(8)
+@pytest.mark.parametrize("kind", ALL)
 def test_training_goes_on_to_the_end(kind):
     plan, model, optimizer, grower, _, _ = grown(kind, "residual")
     while not grower.is_full:
@@ -142,6 +143,7 @@ def test_training_goes_on_to_the_end(kind):
 
 
 @pytest.mark.parametrize("kind", ALL)
+@pytest.mark.each(2)
 def test_asking_changes_neither_randomness_nor_optimizer_nor_scheduler(kind):
     plan = plan_of("mlp")
     model = plan.build_seed()

@@ -22,6 +22,7 @@ def started(make, net):
 @pytest.mark.parametrize("how", ["keep", "reset", "rescale"])
 @pytest.mark.parametrize("make", [gr.optim.Adam, gr.optim.SGD, torch.optim.Adam])
 @pytest.mark.parametrize("net", ["residual", "attention"])
+@pytest.mark.each(2)
 def test_what_happens_to_state_is_a_choice(make, how, net):
     options = {"momentum": 0.9} if make is gr.optim.SGD else {}
     plan, model, optimizer, grower = started(lambda p: make(

@@ -66,6 +66,7 @@ def wrapped(inner, shares, method="net2net", given=lambda outer: outer, **option
 
 @pytest.mark.parametrize("shares", [False, True])
 @pytest.mark.parametrize("inner", INNER)
+@pytest.mark.each(3)
 def test_a_wrapper_and_the_optimizer_inside_grow_together(inner, shares):
     plan, model, outer, grower = wrapped(inner, shares)
     while not grower.is_full:

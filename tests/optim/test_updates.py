@@ -10,7 +10,6 @@ from growthring.zoo import resnet20
 from tests.optim import reference
 from tests.optim.nets import NETS, STAGES, backward, grower_of, is_finite, plan_of
 from tests.optim.reference import Reference
-from tests.sampling import every
 
 
 def half(norms):
@@ -83,18 +82,21 @@ def error_after_five_growths(case, net, dtype, mode="preserving"):
     return ref.error(model)
 
 
-@pytest.mark.parametrize(("case", "net"), every(2, itertools.product(CASES, NETS)))
+@pytest.mark.each(16)
+@pytest.mark.parametrize(("case", "net"), [*itertools.product(CASES, NETS)])
 def test_agrees_with_the_reference_in_double_precision(case, net):
     assert error_after_five_growths(case, net, torch.float64) <= 1e-12
 
 
 @pytest.mark.parametrize("case", CASES)
+@pytest.mark.each(3)
 def test_agrees_with_the_reference_in_single_precision(case):
     assert error_after_five_growths(case, "attention", torch.float32) <= 1e-6
 
 
 @pytest.mark.parametrize("case", ["sgd nesterov", "adam decay", "avagrad"])
 @pytest.mark.parametrize("mode", ["off", "paper"])
+@pytest.mark.each(2)
 def test_agrees_in_every_mode_of_variance_transfer(case, mode):
     assert error_after_five_growths(case, "residual", torch.float64, mode) <= 1e-12
 
@@ -128,6 +130,7 @@ def test_parameters_that_get_gradients_late_have_ages_of_their_own():
     assert ref.error(model) <= 1e-12
 
 
+@pytest.mark.slow
 def test_the_newest_ring_of_resnet20_starts_near_1_8():
     """Known-good: between 1.5 and 2.2 times the base rate after the last of nine stages."""
     torch.manual_seed(0)

@@ -109,6 +109,7 @@ class Attention(nn.Module):
 
 
 @pytest.mark.parametrize("schedule", ["published", "recursive", "linear"])
+@pytest.mark.each(4)
 def test_groups_that_step_together_do_so_in_every_schedule(schedule):
     plan = published(Attention(), torch.zeros(2, 3, 5), stages=5, schedule=schedule)
     for stage, found in enumerate(plan.footprints):
@@ -364,6 +365,7 @@ def test_a_budget_of_all():
 
 
 @pytest.mark.parametrize("schedule", ["published", "recursive", "linear"])
+@pytest.mark.each(3)
 def test_a_budget_is_kept_and_a_refused_one_is_below_the_cheapest_plan(schedule):
     def planned(budget):
         return published(mlp(64), X, budget=budget, schedule=schedule, stages=3, epochs=40)
@@ -561,6 +563,7 @@ def test_several_inputs(inputs):
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.each(2)
 def test_other_types_of_numbers(dtype):
     plan = works(published(mlp().to(dtype), X.to(dtype), stages=3, growth=None))
     scale = torch.finfo(dtype).bits / 32
@@ -615,6 +618,7 @@ def norm_net() -> nn.Sequential:
 
 
 @pytest.mark.parametrize("training", [True, False])
+@pytest.mark.each(2)
 def test_a_batch_norm_and_one_example(training):
     works(gr.plan(norm_net().train(training), torch.zeros(1, 4), stages=3))
 

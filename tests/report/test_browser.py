@@ -88,6 +88,7 @@ def measured(page: Path, width: int, profile: Path) -> list:
 
 
 @pytest.mark.parametrize("width", [400, 1200])
+@pytest.mark.each(2)
 def test_nothing_juts_out_of_the_page(width, tmp_path):
     long = "a_rather_long_name_of_a_recipe_that_nobody_would_write_but_which_is_allowed"
     runs = [write_run(tmp_path / f"{seed}", seed=seed, name=long) for seed in range(2)]

@@ -46,6 +46,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("kind", "steps"), CASES)
+@pytest.mark.each(6)
 def test_killed_after_steps_and_resumed(kind, steps, tmp_path):
     recipe = KINDS[kind]()
     runs = Runs(recipe, log_rates=2)
@@ -80,6 +81,7 @@ def kill_in(place, function, number=1):
 
 
 @pytest.mark.parametrize("kind", ["layer norm", "adam"])
+@pytest.mark.each(2)
 def test_killed_in_the_middle_of_a_growth(kind, tmp_path):
     recipe = KINDS[kind]()
     runs = Runs(recipe)
@@ -131,6 +133,7 @@ def killed_at(runs, tmp_path, numbers):
         assert_same_run(tmp_path / "whole", folder)
 
 
+@pytest.mark.slow
 def test_killed_in_the_middle_of_a_write(tmp_path):
     runs = Runs(KINDS["own schedule"]())
     total = uses_of_files(runs, tmp_path / "whole")
@@ -138,6 +141,7 @@ def test_killed_in_the_middle_of_a_write(tmp_path):
     killed_at(runs, tmp_path, chosen.tolist())
 
 
+@pytest.mark.slow
 def test_killed_before_the_first_checkpoint_is_whole(tmp_path):
     runs = Runs(KINDS["own schedule"]())
     assert runs.start(tmp_path / "whole") == 0

@@ -50,6 +50,7 @@ def test_regression_with_the_users_own_stream(tmp_path):
 
 
 @pytest.mark.parametrize("fixed", ["true", "false"])
+@pytest.mark.each(2)
 def test_the_users_own_run_is_resumed(fixed, tmp_path):
     recipe = small("batch_size=16", f"fixed={fixed}")
     trainer_for(tmp_path / "whole", recipe).fit()

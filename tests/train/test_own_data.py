@@ -105,6 +105,7 @@ SLOW = ("a table with a generator", "a list")
 @pytest.mark.parametrize(
     "case", [pytest.param(c, marks=[pytest.mark.slow] if c in SLOW else []) for c in CASES]
 )
+@pytest.mark.each(3)
 def test_killed_anywhere_and_resumed_bit_for_bit(case, tmp_path):
     runs = Runs(recipe(batch_size=16), **CASES[case]())
 
@@ -160,6 +161,7 @@ def test_several_inputs_and_targets_of_any_structure(tmp_path):
     assert result.flops_share < 1
 
 
+@pytest.mark.slow
 def test_the_loaders_batch_size_is_the_runs(tmp_path):
     one = trainer(tmp_path, "a table", settings={})
     assert one.recipe.batch_size == 16 and one.plan.batch_sizes == (16, 16, 16)
@@ -195,6 +197,7 @@ class Hidden(IterableDataset):
         return iter([TABLE[i] for i in order.tolist()])
 
 
+@pytest.mark.slow
 def test_a_loader_that_cannot_be_put_back_says_so_and_goes_on(tmp_path):
     settings = {"train": DataLoader(Hidden(), 16)}
     notes = Notes()
@@ -281,6 +284,7 @@ def test_refused_before_the_run_begins(options, says, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_no_number(tmp_path):
     with pytest.raises(TrainingError, match=r"returned a tensor of shape \(16, 2\); needed is one"):
         trainer(tmp_path / "many", "a table", loss=nn.MSELoss(reduction="none")).fit()
@@ -295,6 +299,7 @@ def test_inputs_that_are_not_finite_are_named(tmp_path):
         trainer(tmp_path, "texts", settings={"fixed": True}, **data).fit()
 
 
+@pytest.mark.slow
 def test_a_method_that_searches_on_a_loader(tmp_path):
     """The search goes over the loader and leaves the order of training as it was."""
     seen = {}

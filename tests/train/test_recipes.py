@@ -115,6 +115,7 @@ def test_the_cost_of_resnet20_by_hand():
         assert hand <= found <= 1.03 * hand
 
 
+@pytest.mark.slow
 def test_the_demo_fits_the_embedded_digits():
     recipe = RECIPES["demo"]()
     plan = planned("demo")

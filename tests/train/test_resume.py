@@ -82,6 +82,7 @@ def test_interrupted_by_hand_again_and_again(kind, tmp_path):
     assert_same_run(tmp_path / "whole", tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_ends_at_once(whole, tmp_path):
     def twice():
         press()
@@ -95,6 +96,7 @@ def test_a_second_ctrl_c_ends_at_once(whole, tmp_path):
     assert_same_run(whole, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_trainer_that_was_interrupted_can_go_on_itself(whole, tmp_path):
     trainer = Trainer(small(), tmp_path, progress=Killer(4, press))
     with pytest.raises(Interrupted):
@@ -105,6 +107,7 @@ def test_a_trainer_that_was_interrupted_can_go_on_itself(whole, tmp_path):
 
 
 @pytest.mark.parametrize(("file", "size"), [("tensors.safetensors", 0.5), ("state.json", 0)])
+@pytest.mark.each(2)
 def test_a_truncated_newest_checkpoint(file, size, whole, tmp_path):
     begun(tmp_path)
     step, path = list_checkpoints(tmp_path)[-1]
@@ -149,6 +152,7 @@ def test_other_settings_are_refused_with_the_difference(whole, tmp_path):
     assert_same_run(whole, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_folder_that_holds_a_run_is_not_overwritten(whole, tmp_path):
     begun(tmp_path)
     before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file() and p.name != "lock"}
@@ -159,6 +163,7 @@ def test_a_folder_that_holds_a_run_is_not_overwritten(whole, tmp_path):
     assert_same_run(whole, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_second_one_on_the_same_run_is_refused(whole, tmp_path):
     begun(tmp_path)
     with RunLock(tmp_path), pytest.raises(RunLockedError, match="works on the run"):
@@ -182,6 +187,7 @@ def test_resumed_with_another_cadence(whole, tmp_path):
     assert_same_run(whole, tmp_path)
 
 
+@pytest.mark.slow
 def test_the_users_own_model_draws_from_torchs_generator(tmp_path):
     """In the process that resumes, that generator is somewhere else."""
 
@@ -200,6 +206,7 @@ def test_the_users_own_model_draws_from_torchs_generator(tmp_path):
     assert_same_run(tmp_path / "whole", tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_the_users_own_model_follows_the_seed(tmp_path):
     """deterministic by seed, whatever was drawn before."""
 

@@ -136,6 +136,7 @@ FIELDS = [
 
 
 @pytest.mark.parametrize(("path", "value"), FIELDS, ids=lambda value: repr(value)[:30])
+@pytest.mark.each(9)
 def test_a_field_that_no_run_writes(path, value, trainer, run):
     source = {"recipe": "demo", "settings": [], "fixed": False, "data": None}
     put(run, "source", source)
@@ -344,6 +345,7 @@ STATES = {
 
 
 @pytest.mark.parametrize(("edit", "says"), STATES.values(), ids=STATES.keys())
+@pytest.mark.each(2)
 def test_a_whole_checkpoint_of_something_else(edit, says, trainer, run, tmp_path):
     alter(run, edit)
     # In a child, as a resume that fails late has changed the trainer.
@@ -546,6 +548,7 @@ def test_batches_of_a_users_own_stream_follow_the_device(tmp_path):
 
 
 @pytest.mark.parametrize("setting", ["fixed=true", "small=true"])
+@pytest.mark.each(2)
 def test_costs_are_counted_where_the_plan_is(setting, tmp_path):
     """The meta device stands in for an accelerator."""
     here = Trainer(small(setting), tmp_path / "a", progress=Silence())
@@ -582,6 +585,7 @@ def interrupted_in(monkeypatch, target, name, real):
 @pytest.mark.parametrize(
     "name", ["write_checkpoint", pytest.param("write_json", marks=pytest.mark.slow)]
 )
+@pytest.mark.slow
 def test_ctrl_c_while_a_run_begins_leaves_one_that_can_be_resumed(name, monkeypatch, tmp_path):
     from growthring.runs import folder as module
 
@@ -598,6 +602,7 @@ def test_ctrl_c_while_a_run_begins_leaves_one_that_can_be_resumed(name, monkeypa
 
 @pytest.mark.parametrize("name", ["write_checkpoint", "write_json", "JsonLines"])
 @pytest.mark.parametrize("is_there", [False, True], ids=["new folder", "the user's folder"])
+@pytest.mark.each(6)
 def test_what_does_not_become_a_run_leaves_nothing(name, is_there, monkeypatch, tmp_path):
     """Two Ctrl-C, or a full disk, before there is a config.json."""
     from growthring.runs import folder as module

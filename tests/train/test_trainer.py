@@ -11,7 +11,6 @@ from growthring.checkpoint import list_checkpoints, load_weights, read_json
 from growthring.errors import InputError
 from growthring.train import Interrupted, Silence, Trainer, TrainingError
 from growthring.train.setup import learning_rate, make_model, make_streams
-from tests.sampling import every
 from tests.train.nets import normed
 from tests.train.runs import Killer, assert_same_run, metrics, resnet, small
 
@@ -44,6 +43,7 @@ def test_a_run_keeps_what_it_is_and_what_it_came_to(tmp_path):
 
 
 @pytest.mark.parametrize("model", [None, normed])
+@pytest.mark.each(2)
 def test_one_seed_one_run(model, tmp_path):
     settings = {} if model is None else {"model": model}
     options = ["model_options.dropout=0.3"]
@@ -55,6 +55,7 @@ def test_one_seed_one_run(model, tmp_path):
     assert not any(first[name].equal(other[name]) for name in first if "norm" not in name)
 
 
+@pytest.mark.slow
 def test_a_run_leaves_torchs_default_settings_alone(tmp_path):
     before = torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_num_threads()
     fit(small(), tmp_path)
@@ -92,21 +93,19 @@ def test_grown_without_growth_is_fixed_size(tmp_path):
     assert same(grown, fixed)
 
 
+@pytest.mark.each(8)
 @pytest.mark.parametrize(
     "setting",
-    every(
-        2,
-        [
-            "clip_norm=0.1",
-            "label_smoothing=0.2",
-            "warmup_steps=5",
-            "precision=bfloat16",
-            "lr_schedule=constant",
-            "optimizer_options.ring_schedule=own",
-            "variance_transfer=constraint",
-            "noise=0.01",
-        ],
-    ),
+    [
+        "clip_norm=0.1",
+        "label_smoothing=0.2",
+        "warmup_steps=5",
+        "precision=bfloat16",
+        "lr_schedule=constant",
+        "optimizer_options.ring_schedule=own",
+        "variance_transfer=constraint",
+        "noise=0.01",
+    ],
 )
 def test_settings_do_something(setting, plainly, tmp_path):
     result, weights = fit(small(setting), tmp_path)
@@ -131,6 +130,7 @@ def test_rates_are_as_planned(tmp_path):
     assert [learning_rate(recipe, s, 9) for s in (0, 1, 2, 8)] == [0.025, 0.05, 0.05, 0.05]
 
 
+@pytest.mark.slow
 def test_batches_grow_and_the_rate_with_them(tmp_path):
     options = ["batch_growth=0.5", "batch_size=48", "lr_schedule=constant", "lr=0.01"]
     fit(small(*options, "batch_rate=linear"), tmp_path / "linear")
@@ -145,6 +145,7 @@ def test_batches_grow_and_the_rate_with_them(tmp_path):
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "adamw", "avagrad", "lars"])
+@pytest.mark.each(4)
 def test_optimizers(optimizer, tmp_path):
     recipe = small(f"optimizer={optimizer}", "lr=0.01", "optimizer_options={}")
     result, _ = fit(recipe, tmp_path)
@@ -193,6 +194,7 @@ def test_a_checkpoint_from_before_the_loss_was_not_finite_has_finite_weights(tmp
     "setting",
     ["precision=float16", "lr_schedule=linear", "optimizer=none", "variance_transfer=much"],
 )
+@pytest.mark.each(4)
 def test_a_setting_that_means_nothing_is_refused_before_the_folder_is_taken(setting, tmp_path):
     with pytest.raises(InputError, match=setting.split("=")[0]):
         fit(small(setting), tmp_path / "run")
@@ -205,6 +207,7 @@ def test_negative_settings_are_refused(setting, tmp_path):
         fit(small(setting), tmp_path)
 
 
+@pytest.mark.slow
 def test_checkpoints_by_steps_minutes_and_number(tmp_path):
     fit(small(), tmp_path / "steps", checkpoint_steps=2, keep=20)
     assert [s for s, _ in list_checkpoints(tmp_path / "steps")] == [0, 2, 3, 4, 6, 8, 9]
@@ -219,6 +222,7 @@ def test_few_checkpoints_are_kept_or_it_is_refused_at_once(tmp_path):
     assert len(list_checkpoints(tmp_path / "run")) == 1
 
 
+@pytest.mark.slow
 def test_rates_of_rings_are_logged(tmp_path):
     fit(small("optimizer_options.rate_adaptation=norm"), tmp_path, log_rates=4)
     lines = [line for line in metrics(tmp_path) if line["kind"] == "rates"]

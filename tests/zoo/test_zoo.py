@@ -239,6 +239,7 @@ def test_biases_start_at_zero_and_norms_at_one(case):
 
 
 @all_networks
+@pytest.mark.each(8)
 def test_exports_with_every_relu(case):
     model = case.make(width=4).eval()
     args = case.args()
@@ -257,6 +258,7 @@ def test_survives_state_dict(case):
 
 
 @all_networks
+@pytest.mark.each(4)
 def test_learns_one_batch(case):
     model = case.make(width=8)
     args = case.args()
