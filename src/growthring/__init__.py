@@ -23,3 +23,4 @@ from growthring.planning.options import PlanOptions as PlanOptions
 from growthring.planning.plan import Plan as Plan
 from growthring.planning.planner import plan as plan
 from growthring.train.loading import load as load
+from growthring.train.lr_schedules import lr_schedule as lr_schedule

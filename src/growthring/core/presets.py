@@ -27,6 +27,7 @@ class Preset:
         variance_transfer: see `Grower`.
         noise: see `Grower`.
         fade: share of a stage over which statistics fade in.
+        lr_schedule: of recipes, see `growthring.train.lr_schedules`.
     """
 
     plan: Mapping[str, Any]
@@ -34,6 +35,7 @@ class Preset:
     variance_transfer: Mode
     noise: float
     fade: float
+    lr_schedule: str
 
 
 PRESETS: dict[str, Preset] = {
@@ -49,11 +51,14 @@ PRESETS: dict[str, Preset] = {
             "output_rate": False,
             "ring_schedule": "shared",
             "ages": "shared",
+            "new_ring_rate": 1.0,
+            "new_ring_warmup": 0,
             "state_at_growth": "keep",
         },
         variance_transfer="preserving",
         noise=1e-3,
         fade=0.25,
+        lr_schedule="wsd",
     ),
     "paper": Preset(
         plan={"stages": 9, "growth": 0.2, "epochs": 160, "schedule": "published"},
@@ -62,11 +67,14 @@ PRESETS: dict[str, Preset] = {
             "output_rate": False,  # SGD alone divides by C_0 (Table 1)
             "ring_schedule": "shared",
             "ages": "ring",
+            "new_ring_rate": 1.0,
+            "new_ring_warmup": 0,
             "state_at_growth": "keep",
         },
         variance_transfer="paper",
         noise=1e-3,
         fade=1.0,  # the paper's norms do not fade: see docs/how-it-works.md
+        lr_schedule="cosine",
     ),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Literal, TypedDict
 
@@ -26,6 +27,8 @@ class RingOptions(TypedDict, total=False):
             training. ["shared"]
         ages: of Adam, AdamW and AvaGrad: "ring" corrects the bias of each ring's moments by the steps that it has
             seen, "shared" by those of the parameter, as torch does. ["shared"; "ring"]
+        new_ring_rate: factor on the rate of all entries that a growth added, biases and norms included. [1]
+        new_ring_warmup: optimizer steps over which that factor rises from 0 after their birth. [0]
         total_steps: optimizer steps of the whole run, which "own" needs.
         max_schedule_factor: cap on what "own" multiplies a rate by (default 10).
         state_at_growth: "keep" carries state over, with what a new parameter would have for new
@@ -37,6 +40,8 @@ class RingOptions(TypedDict, total=False):
     output_rate: bool | Literal["preset"] | None
     ring_schedule: Literal["shared", "own", "preset"]
     ages: Literal["ring", "shared", "preset"]
+    new_ring_rate: float | Literal["preset"]
+    new_ring_warmup: int | Literal["preset"]
     total_steps: int | None
     max_schedule_factor: float
     state_at_growth: Literal["keep", "rescale", "reset", "preset"]
@@ -48,6 +53,8 @@ DEFAULTS: dict[str, Any] = {
     "output_rate": PRESET,
     "ring_schedule": PRESET,
     "ages": PRESET,
+    "new_ring_rate": PRESET,
+    "new_ring_warmup": PRESET,
     "total_steps": None,
     "max_schedule_factor": 10.0,
     "state_at_growth": PRESET,
@@ -73,6 +80,7 @@ def check_options(options: Mapping[str, Any]) -> None:
     for name, choices in _CHOICES.items():
         if options[name] not in (*choices, PRESET):
             raise InputError(f"{name}={options[name]!r} is not one of {', '.join(choices)}.")
+    _check_new_rings(options["new_ring_rate"], options["new_ring_warmup"])
     total = options["total_steps"]
     if total is not None and (isinstance(total, bool) or not isinstance(total, int) or total < 1):
         raise InputError(f"total_steps={total!r} is not a number of optimizer steps.")
@@ -86,6 +94,15 @@ def check_options(options: Mapping[str, Any]) -> None:
         raise InputError(
             f"max_schedule_factor={options['max_schedule_factor']!r} is not a positive number."
         )
+
+
+def _check_new_rings(rate: Any, warmup: Any) -> None:
+    is_number = isinstance(rate, (int, float)) and not isinstance(rate, bool)
+    if rate != PRESET and not (is_number and 0 < rate < math.inf):
+        raise InputError(f"new_ring_rate={rate!r} is not a positive number.")
+    is_whole = isinstance(warmup, int) and not isinstance(warmup, bool)
+    if warmup != PRESET and not (is_whole and warmup >= 0):
+        raise InputError(f"new_ring_warmup={warmup!r} is not a number of optimizer steps.")
 
 
 def complete(given: Mapping[str, Any]) -> dict[str, Any]:

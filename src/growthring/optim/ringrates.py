@@ -14,7 +14,7 @@ from growthring.core.wording import counted
 from growthring.errors import InputError
 from growthring.optim.geometry import ParameterRings, RingBatch, RingGeometry
 from growthring.optim.options import option, scales_output
-from growthring.optim.rules import apply_rule, own_schedule
+from growthring.optim.rules import apply_rule, new_ring_factors, own_schedule
 
 # A step is several passes over memory: on a CPU, all of them over one portion at a time.
 CACHE_ENTRIES = 1 << 19
@@ -90,7 +90,7 @@ class RingRates:
         if not rings.has_rings:
             return False
         adapts = rings.adapts and option(group, "rate_adaptation") is not None
-        return adapts or option(group, "ring_schedule") == "own"
+        return adapts or option(group, "ring_schedule") == "own" or self._favours_new(group)
 
     def has_rings(self, parameter: Tensor) -> bool:
         """Whether any of its entries is younger than the seed."""
@@ -151,7 +151,22 @@ class RingRates:
         if option(group, "ring_schedule") == "own" and self.num_rings > 1:
             own = torch.tensor(self._own(group), dtype=batch.dtype, device=batch.device)
             table = table * own
+        if self._favours_new(group):
+            new = torch.tensor(self._new(group), dtype=batch.dtype, device=batch.device)
+            table = table * new
         return table
+
+    def _favours_new(self, group: Mapping[str, Any]) -> bool:
+        """Whether a ring that a growth added has another rate than the seed's; a warm-up ends."""
+        if option(group, "new_ring_rate") != 1.0:
+            return self.num_rings > 1
+        return self.num_rings > 1 and self.steps - self.births[-1] < option(
+            group, "new_ring_warmup"
+        )
+
+    def _new(self, group: Mapping[str, Any]) -> list[float]:
+        rate, warmup = option(group, "new_ring_rate"), option(group, "new_ring_warmup")
+        return new_ring_factors(self.births, self.steps, float(rate), int(warmup))
 
     def _own(self, group: Mapping[str, Any]) -> list[float]:
         index = next(i for i, g in enumerate(self._optimizer.param_groups) if g is group)

@@ -87,6 +87,22 @@ def apply_rule(rule: RateRule, norms: Tensor, names: Sequence[str]) -> Tensor:
     return torch.where(known, factors, 1.0)
 
 
+def new_ring_factors(births: Sequence[int], step: int, rate: float, warmup: int) -> list[float]:
+    """Factors that give every ring but the seed's a rate of its own, after a warm-up from its birth.
+
+    Args:
+        births: the step at which each ring was born.
+        step: the present one.
+        rate: the factor after the warm-up.
+        warmup: steps over which it rises from 0.
+
+    >>> new_ring_factors([0, 10, 18], step=19, rate=1.2, warmup=4)
+    [1.0, 1.2, 0.6]
+    """
+    later = [rate * min(1.0, (step - birth + 1) / max(warmup, 1)) for birth in births[1:]]
+    return [1.0, *later]
+
+
 def own_schedule(
     history: Sequence[float], births: Sequence[int], total_steps: int, cap: float
 ) -> list[float]:

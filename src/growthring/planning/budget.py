@@ -10,6 +10,7 @@ from growthring.planning.batches import lasting, with_batches
 from growthring.planning.lengths import fractions_of, possible_lengths
 from growthring.planning.options import PlanOptions
 from growthring.planning.plan import Plan
+from growthring.planning.schedule import ON_A_LINE
 from growthring.planning.widths import choose_widths
 
 # Factors on the growth rate that are tried: lower ones first, then higher ones.
@@ -68,7 +69,7 @@ def within_budget(
         )
     share, chosen, rate = best
     how = f"full size after {1 - chosen.shares[-1]:.0%} of the training"
-    if options.schedule != "ramp" and chosen.epochs:
+    if options.schedule not in ON_A_LINE and chosen.epochs:
         how = f"{chosen.epochs[0]} epochs in stage 0"
     note = f"budget {budget:.0%} of {options.budget_of}: {how}"
     note += "" if rate == options.growth else f", growth {rate:.2g}"

@@ -11,10 +11,12 @@ from growthring.core.wording import counted
 from growthring.errors import PlanError
 from growthring.planning.options import PlanOptions
 from growthring.planning.schedule import (
+    ON_A_LINE,
     doublings,
     filled_lengths,
     ramp_shares,
     rounded_lengths,
+    shares_between,
     stage_epochs,
     width_fractions,
 )
@@ -51,7 +53,7 @@ def fractions_of(options: PlanOptions) -> list[float]:
         return _fractions(options.asked_stages, options)
     fractions = _fractions(doublings(options.start, options.growth), options)
     total, unit = _total(options)
-    if total is None or options.schedule != "ramp":
+    if total is None or options.schedule not in ON_A_LINE:
         return fractions
     for first in range(len(fractions) - 1):  # the last doublings are kept: they save the most
         left = fractions[first:]
@@ -87,7 +89,7 @@ def lengths_of(options: PlanOptions, fractions: Sequence[float]) -> Lengths:
     if total is None:
         return Lengths(tuple(_shares(options, fractions)))
     stages = len(fractions)
-    if options.schedule != "ramp":
+    if options.schedule not in ON_A_LINE and not options.growth_at:
         return _in_units(_published(options, stages, total, unit), unit)
     if stages > total:
         raise PlanError(
@@ -105,7 +107,10 @@ def possible_lengths(options: PlanOptions, fractions: Sequence[float]) -> Iterat
     """What a budget may choose from: every grown_at, or every first_epochs that was not given."""
     total, unit = _total(options)
     is_listed = options.epochs is not None and not isinstance(options.epochs, int)
-    if options.schedule == "ramp" and not is_listed:
+    if options.growth_at:
+        yield lengths_of(options, fractions)
+        return
+    if options.schedule in ON_A_LINE and not is_listed:
         for grown_at in _TRIED:
             yield lengths_of(options.changed(grown_at=grown_at), fractions)
         return
@@ -137,7 +142,7 @@ def length_notes(lengths: Lengths, options: PlanOptions, fractions: Sequence[flo
             one = counted(idle, "stage was left out, as it", "stages were left out, as they")
             notes.append(f"{one} would be no narrower than the next.")
     last = 1 - lengths.shares[-1]
-    if len(fractions) > 1 and last > _LATE and options.schedule == "ramp":
+    if len(fractions) > 1 and last > _LATE and (options.schedule in ON_A_LINE or options.growth_at):
         notes.append(
             f"the last growth comes at {last:.0%} of the training: what is added so late has little time to learn."
         )
@@ -178,7 +183,9 @@ def _in_units(lengths: Sequence[int], unit: str) -> Lengths:
 
 def _shares(options: PlanOptions, fractions: Sequence[float]) -> list[float]:
     stages = len(fractions)
-    if options.schedule == "ramp":
+    if options.growth_at:
+        return shares_between(options.growth_at)
+    if options.schedule in ON_A_LINE:
         return ramp_shares(fractions, options.grown_at)
     weights = [
         1.0 if options.schedule == "linear" else (1 + options.epoch_growth) ** t

@@ -11,11 +11,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from growthring.core.presets import PresetName, preset_named
+from growthring.core.wording import counted
 from growthring.errors import InputError, PlanError
 from growthring.graph.analysis import Build
 from growthring.graph.choosing import Heads
 from growthring.planning.costs import OPTIMIZER_STATE
 from growthring.planning.schedule import (
+    ON_A_LINE,
     ScheduleKind,
     check_batch_rate,
     check_list,
@@ -23,6 +25,7 @@ from growthring.planning.schedule import (
     check_schedule,
     check_stages,
     check_start,
+    check_times,
     check_whole,
     is_number,
 )
@@ -62,14 +65,17 @@ class PlanOptions:
         total_steps: optimizer steps of the whole training, instead of epochs: growth then need not wait for the end
             of an epoch.
         steps_per_epoch: optimizer steps of an epoch, so that `Grower.step` knows how long `epochs` are.
-        grown_at: of schedule "ramp": share of the training after which the model has its full size.
+        grown_at: of schedules "ramp" and "doubling": share of the training after which the model has its full size.
+        growth_at: shares of the training at which each growth comes, instead.
         first_epochs: of "published" and "recursive": epochs of stage 0; by default a twentieth of all.
         epoch_growth: of the same: growth rate of epochs per stage (p_t); the last stage takes the rest.
         batch_size: of the last stage, or a list over stages (in a recipe a number).
         batch_growth: how much larger batches are one stage earlier (p_b).
         batch_rate: how the learning rate follows the batch size: "none" (the paper), "linear", "sqrt".
-        schedule: "ramp" (few stages, the width follows a straight line in time), "published" (the paper's numbers),
-            "recursive" (eqs. 6 and 7 to the letter) or "linear" (equal steps, equal lengths).
+        schedule: "ramp" (few stages, the width follows a straight line in time), "doubling" (the same in halves of
+            halves of the full width, in multiples of 16 where these are; `stages` or `start` say how many),
+            "published" (the paper's numbers), "recursive" (eqs. 6 and 7 to the letter) or "linear" (equal
+            steps, equal lengths).
         round_to: widths are rounded to multiples of this, and of each group's own unit.
         freeze: names or globs of modules, parameters or groups that must not grow.
         budget: share of the cost of fixed-size training (0 to 1) to stay within; grown_at is chosen to meet it, or
@@ -120,6 +126,7 @@ class PlanOptions:
     total_steps: int | None = field(default=None, metadata={**LATER, "bounds": (1, 10**15)})
     steps_per_epoch: int | None = field(default=None, metadata={**LATER, "bounds": (1, 10**12)})
     grown_at: float = field(default=0.5, metadata=LATER)
+    growth_at: tuple[float, ...] | None = field(default=None, metadata=LATER)
 
     def __post_init__(self) -> None:
         """Takes from the preset what was not given, checks what can be told without a model, makes lists tuples."""
@@ -194,6 +201,8 @@ class PlanOptions:
     @property
     def asked_stages(self) -> int | None:
         """Number of stages that was asked for, by itself or by a list over stages; None where it is open."""
+        if self.stages is None and self.growth_at:
+            return len(self.growth_at) + 1
         lists = [self.epochs, self.batch_size, *(widths for _, widths in self.width_pairs)]
         listed = next((len(one) for one in lists if isinstance(one, Sequence)), None)
         return listed if self.stages is None else self.stages
@@ -225,12 +234,36 @@ class PlanOptions:
                 f"grown_at={self.grown_at!r}: the share of the training after which the model has its full size, "
                 "between 0 and 1."
             )
-        if self.first_epochs is not None and self.schedule in ("ramp", "linear"):
+        if self.growth_at is not None:
+            self._check_times()
+        if self.schedule == "doubling" and self.growth is not None:
+            raise PlanError(
+                f"growth={self.growth!r}: schedule 'doubling' grows to twice the width at every stage. Leave "
+                "growth out, or pass schedule='ramp'."
+            )
+        if self.first_epochs is not None and self.schedule in (*ON_A_LINE, "linear"):
             raise PlanError(
                 f"first_epochs={self.first_epochs!r} is of the schedules 'published' and 'recursive'; this one is "
                 f"'{self.schedule}'. Pass schedule='published', a list of epochs over stages"
-                + (", or grown_at=." if self.schedule == "ramp" else ".")
+                + (", or grown_at=." if self.schedule in ON_A_LINE else ".")
             )
+
+    def _check_times(self) -> None:
+        """Times of growths, which leave no room for lengths that are given in another way."""
+        times = check_times(self.growth_at)
+        object.__setattr__(self, "growth_at", times)
+        if self.stages is not None and self.stages != len(times) + 1:
+            raise PlanError(
+                f"growth_at={times}: {counted(len(times), 'growth')} for {counted(len(times) + 1, 'stage')}, but "
+                f"stages={self.stages}. Leave one of them out."
+            )
+        if isinstance(self.epochs, Sequence) or self.schedule in ("published", "recursive"):
+            other = (
+                "a list of epochs"
+                if isinstance(self.epochs, Sequence)
+                else f"schedule='{self.schedule}'"
+            )
+            raise PlanError(f"growth_at={times}: {other} says already when the model grows.")
 
     def _check_count(self, name: str, value: Any) -> None:
         """A whole number, or one for each stage."""

@@ -7,7 +7,8 @@ the equations is "recursive".
 
 Both published rules together let the width rise along a straight line in time: 0.25 + 1.04 τ at the share τ of the
 training. "ramp", the default, keeps that line and takes few large steps on it: each growth comes where the line
-crosses the geometric mean of the two widths, and the last at the share `grown_at`.
+crosses the geometric mean of the two widths, and the last at the share `grown_at`. "doubling" has the same lengths;
+its widths are halves of halves of the full ones, in multiples of 16 where these are.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from typing import Any, Literal
 
 from growthring.errors import PlanError
 
-ScheduleKind = Literal["ramp", "published", "recursive", "linear"]
-SCHEDULES = ("ramp", "published", "recursive", "linear")
+ScheduleKind = Literal["ramp", "doubling", "published", "recursive", "linear"]
+SCHEDULES = ("ramp", "doubling", "published", "recursive", "linear")
+ON_A_LINE = ("ramp", "doubling")  # whose widths follow a straight line in time
 _POWERS = {"none": 0.0, "linear": 1.0, "sqrt": 0.5}  # of the batch size, that the rate follows
 
 
@@ -98,8 +100,35 @@ def ramp_shares(fractions: Sequence[float], grown_at: float) -> list[float]:
     rise = crossings[-1] - fractions[0]
     if rise <= 0:  # nothing grows
         return [1 / len(fractions)] * len(fractions)
-    ends = [grown_at * (crossing - fractions[0]) / rise for crossing in crossings]
+    return shares_between([grown_at * (crossing - fractions[0]) / rise for crossing in crossings])
+
+
+def shares_between(ends: Sequence[float]) -> list[float]:
+    """Share of the training that each stage takes, where the stages but the last end at given shares.
+
+    >>> shares_between([0.25, 0.5])
+    [0.25, 0.25, 0.5]
+    """
     return [end - begin for begin, end in itertools.pairwise([0.0, *ends, 1.0])]
+
+
+def check_times(times: Any) -> tuple[float, ...]:
+    """Shares of the training at which a growth comes, or an error that names them.
+
+    >>> check_times([0.2, 0.5])
+    (0.2, 0.5)
+    """
+    is_list = isinstance(times, Iterable) and not isinstance(times, (str, bytes, Mapping))
+    entries = list(times) if is_list else []
+    is_rising = all(is_number(t) for t in entries) and all(
+        a < b for a, b in itertools.pairwise([0.0, *entries, 1.0])
+    )
+    if not entries or not is_rising:
+        raise PlanError(
+            f"growth_at={times!r}: expected shares of the training at which a growth comes, rising and between 0 "
+            "and 1, such as (0.2, 0.5)."
+        )
+    return tuple(float(t) for t in entries)
 
 
 def rounded_lengths(shares: Sequence[float], total: int) -> list[int]:
@@ -140,8 +169,11 @@ def width_fractions(
     """Fraction of the full width at stages 0 … stages-1; the last one is 1.
 
     Stage t has start · (1 + growth)^t, capped at 1. With `growth=None` every stage grows by the same
-    factor up to 1; with schedule "linear" by the same amount (and `growth` is not used).
+    factor up to 1; with schedule "linear" by the same amount (and `growth` is not used). "doubling" ends with the
+    full width, whatever `start` and `growth` are.
 
+    >>> width_fractions(4, schedule="doubling")
+    [0.125, 0.25, 0.5, 1.0]
     >>> [round(16 * f) for f in width_fractions(9, growth=0.2)]
     [4, 5, 6, 7, 8, 10, 12, 14, 16]
     >>> width_fractions(3, 0.25)
@@ -154,6 +186,8 @@ def width_fractions(
     check_start(start)
     if stages == 1:
         return [1.0]
+    if schedule == "doubling":
+        return [0.5**t for t in range(stages - 1, -1, -1)]
     if schedule == "linear":
         return [start + (1 - start) * t / (stages - 1) for t in range(stages - 1)] + [1.0]
     if growth is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 
 from torch import nn
@@ -17,6 +18,10 @@ from growthring.graph.trace import ExampleInputs, trace
 from growthring.graph.widthgroup import WidthGroup
 from growthring.planning.options import PlanOptions
 from growthring.planning.schedule import recursive_widths
+
+_LANES = (
+    16  # numbers that a processor's widest registers take at once, and that kernels are blocked by
+)
 
 
 def choose_widths(
@@ -34,7 +39,8 @@ def choose_widths(
         fractions: of the full width at every stage.
     """
     round_to, stages = options.round_to, len(fractions)
-    steps = [widths_at(groups, fraction, round_to) for fraction in fractions]
+    at = _halved if options.schedule == "doubling" else widths_at
+    steps = [at(groups, fraction, round_to) for fraction in fractions]
     if options.schedule == "recursive" and options.growth is not None:
         by_key = {g.key: g for g in groups}
         for together in group_steps(groups, round_to):
@@ -49,6 +55,31 @@ def choose_widths(
         for t, width in enumerate(widths):
             steps[t][group.key] = width // group.unit
     return tuple(steps)
+
+
+def _halved(groups: WidthGroups, fraction: float, round_to: int) -> dict[int, int]:
+    """Widths at a fraction, in multiples of 16 where the full ones are, and as they come where that is too coarse.
+
+    Raises:
+        PlanError: a width cannot be halved so often.
+    """
+    full, widths = groups.full_widths, widths_at(groups, fraction, round_to)
+    by_key = {g.key: g for g in groups}
+    for steps in group_steps(groups, _LANES):
+        members = [by_key[key] for key in steps.groups]
+        for group in members:
+            if fraction * full[group.key] < 1:
+                most, asked = math.floor(math.log2(full[group.key])), round(-math.log2(fraction))
+                parts = f" ({full[group.key]} groups)" if group.unit > 1 else ""
+                raise PlanError(
+                    f"'{group.name}' is {group.width} wide{parts} and cannot be halved {asked} times: choose at "
+                    f"most {counted(most + 1, 'stage')}, or freeze=['{group.name}']."
+                )
+        coarse = steps.widths(full, fraction)
+        is_wide = all(fraction * g.width >= _LANES and g.width % _LANES == 0 for g in members)
+        if is_wide and (fraction == 1 or all(coarse[key] < full[key] for key in coarse)):
+            widths |= coarse
+    return widths
 
 
 def distinct_stages(widths: Sequence[Mapping[int, int]]) -> list[int]:

@@ -41,7 +41,9 @@ class Recipe:
         lr: learning rate at its peak.
         optimizer_options: more keyword arguments of the optimizer, ring options included.
         warmup_steps: steps over which the rate rises from 0.
-        lr_schedule: "cosine" over the whole run, or "constant".
+        lr_schedule: "wsd" (warm-up, stable, decay), "linear", "cosine" or "constant", over the whole run; the
+            plan's preset decides if it is not given.
+        lr_decay: share of the run over which "wsd" falls to 0.
         label_smoothing: of the cross entropy.
         clip_norm: gradients are clipped to this norm; None does not clip.
         method, variance_transfer, noise: see `growthring.Grower`; the plan's preset decides what is not given.
@@ -76,7 +78,8 @@ class Recipe:
     lr: float = 0.1
     optimizer_options: Mapping[str, Any] = field(default_factory=dict)
     warmup_steps: int = field(default=0, metadata={"bounds": (0, 10**15)})
-    lr_schedule: str = "cosine"
+    lr_schedule: str = UNSET
+    lr_decay: float = field(default=0.2, metadata={"later": True})
     label_smoothing: float = 0.0
     clip_norm: float | None = None
     method: str = "paired"
@@ -114,6 +117,7 @@ class Recipe:
         preset = preset_named(plan.preset)
         settings.setdefault("variance_transfer", preset.variance_transfer)
         settings.setdefault("noise", preset.noise)
+        settings.setdefault("lr_schedule", preset.lr_schedule)
         for own in dataclasses.fields(self):
             value = settings.get(own.name, _default(own))
             object.__setattr__(self, own.name, tuple(value) if isinstance(value, list) else value)
@@ -178,9 +182,8 @@ def change(recipe: Recipe, settings: Mapping[str, Any]) -> Recipe:
     values = recipe.settings()
     if settings.get("preset", recipe.plan.preset) != recipe.plan.preset:
         # what a preset decides is the new one's, unless it is given as well
-        decided = {*preset_named(settings["preset"]).plan, "variance_transfer", "noise"} - {
-            "epochs"
-        }
+        own = {"variance_transfer", "noise", "lr_schedule"}
+        decided = {*preset_named(settings["preset"]).plan, *own} - {"epochs"}
         values = {key: value for key, value in values.items() if key not in decided}
     for key, value in settings.items():
         name, _, part = key.partition(".")
@@ -261,8 +264,8 @@ def _default(one: dataclasses.Field[Any]) -> Any:
 def _is_stored(key: str, value: Any) -> bool:
     if key == "preset":  # runs were stored before there were two
         return bool(value != "paper")
-    is_later = key in OPTIONS and OPTIONS[key].metadata.get("later", False)
-    return not (is_later and value == OPTIONS[key].default)
+    one = ({f.name: f for f in dataclasses.fields(Recipe)} | OPTIONS)[key]
+    return not (one.metadata.get("later", False) and value == one.default)
 
 
 def _described(value: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +28,7 @@ from growthring.optim import OPTIMIZERS
 from growthring.planning.plan import Plan
 from growthring.planning.planner import fixed_plan, plan
 from growthring.train.bounds import check_bounds
+from growthring.train.lr_schedules import lr_factor
 from growthring.train.recipe import CODE, KINDS, Recipe, change
 
 _LARGEST_TEST_BATCH = (
@@ -217,16 +217,13 @@ def total_steps(plan: Plan, stream: Stream) -> int:
 
 
 def learning_rate(recipe: Recipe, step: int, total_steps: int) -> float:
-    """Rate of a step: a linear rise over warmup_steps, then cosine to 0 over the whole run.
+    """Rate of a step: a linear rise over warmup_steps, times the recipe's schedule over the whole run.
 
     >>> from growthring.zoo import mlp8
-    >>> learning_rate(Recipe("mine", mlp8, lr=1.0), step=50, total_steps=100)
+    >>> learning_rate(Recipe("mine", mlp8, lr=1.0, lr_schedule="cosine"), step=50, total_steps=100)
     0.5
     """
-    rise = min(1.0, (step + 1) / recipe.warmup_steps) if recipe.warmup_steps else 1.0
-    if recipe.lr_schedule == "constant":
-        return recipe.lr * rise
-    if recipe.lr_schedule != "cosine":
-        raise InputError(f"lr_schedule='{recipe.lr_schedule}' is not 'cosine' or 'constant'.")
-    step = min(step, total_steps)  # a loader may give more batches than it said
-    return round(recipe.lr * rise * 0.5 * (1 + math.cos(math.pi * step / total_steps)), 15)
+    factor = lr_factor(
+        recipe.lr_schedule, step, total_steps, recipe.warmup_steps, decay=recipe.lr_decay
+    )
+    return round(recipe.lr * factor, 15)

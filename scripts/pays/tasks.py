@@ -1,0 +1,130 @@
+"""Tasks: networks of any width, batches for training, and the loss on what was held out."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from growthring.zoo import mlp8
+from growthring.zoo.gpt import GPT
+from growthring.zoo.resnet import resnet8
+from scripts.trials.cifar import augment, load_cifar10
+
+Batch = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class Task:
+    """Something to learn.
+
+    Attributes:
+        build: a network of a width, with weights from a generator.
+        example: inputs for `gr.plan`, of two examples.
+        batch: so many examples, drawn with a generator.
+        held_out: batches for the validation loss.
+        optimizer: "adamw" or "sgd".
+        lr: a rate to begin tuning with.
+        batch_size: examples in a step.
+    """
+
+    build: Callable[[int, torch.Generator], nn.Module]
+    example: Tensor
+    batch: Callable[[int, torch.Generator], Batch]
+    held_out: list[Batch]
+    optimizer: str
+    lr: float
+    batch_size: int
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Mean cross entropy."""
+        inputs, targets = batch
+        return functional.cross_entropy(model(inputs).flatten(0, -2), targets.flatten())
+
+    @torch.no_grad()
+    def validate(self, model: nn.Module, quickly: bool = False) -> tuple[float, float]:
+        """Mean cross entropy and accuracy of what was held out, or of a part of it."""
+        model.eval()
+        loss, right, count = 0.0, 0, 0
+        for inputs, targets in self.held_out[:2] if quickly else self.held_out:
+            outputs, targets = model(inputs).flatten(0, -2), targets.flatten()
+            loss += float(functional.cross_entropy(outputs, targets, reduction="sum"))
+            right += int((outputs.argmax(-1) == targets).sum())
+            count += targets.numel()
+        model.train()
+        return loss / count, right / count
+
+
+@functools.cache
+def _text(root: Path) -> Tensor:
+    data = (root / "tinyshakespeare.txt").read_bytes()
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8).long()
+
+
+def gpt(root: Path, context: int = 64, num_layers: int = 3) -> Task:
+    """A small GPT on the bytes of tinyshakespeare; its last tenth is held out."""
+    text = _text(root)
+    split = len(text) * 9 // 10
+    train, test = text[:split], text[split:]
+    offsets = torch.arange(context + 1)
+
+    def batch(size: int, generator: torch.Generator) -> Batch:
+        starts = torch.randint(len(train) - context, (size, 1), generator=generator)
+        windows = train[starts + offsets]
+        return windows[:, :-1], windows[:, 1:]
+
+    starts = torch.linspace(0, len(test) - context - 1, 1024).long()[:, None]
+    windows = test[starts + offsets]
+    held_out = [(w[:, :-1], w[:, 1:]) for w in windows.split(128)]
+
+    def build(width: int, generator: torch.Generator) -> nn.Module:
+        return GPT(256, context, num_layers, max(1, width // 16), width, generator=generator)
+
+    return Task(build, windows[:2, :-1], batch, held_out, "adamw", 6e-3, 16)
+
+
+@functools.cache
+def _images(root: Path, count: int, side: int) -> dict[str, Tensor]:
+    return load_cifar10(root, count, side)
+
+
+def _cifar(
+    root: Path, build: Callable[[int, torch.Generator], nn.Module], flat: bool, lr: float
+) -> Task:
+    data = _images(root, 10_000, 8)
+    images, labels = data["train_images"], data["train_labels"]
+
+    def batch(size: int, generator: torch.Generator) -> Batch:
+        chosen = torch.randint(len(images), (size,), generator=generator)
+        picked = augment(images[chosen], generator)
+        return (picked.flatten(1) if flat else picked), labels[chosen]
+
+    test = data["test_images"].flatten(1) if flat else data["test_images"]
+    held_out = list(zip(test.split(1000), data["test_labels"].split(1000), strict=True))
+    return Task(build, test[:2], batch, held_out, "sgd", lr, 64)
+
+
+def resnet(root: Path) -> Task:
+    """ResNet-8 on 10,000 images of CIFAR-10 at 8 × 8; its width is that of the first stage."""
+
+    def build(width: int, generator: torch.Generator) -> nn.Module:
+        return resnet8(num_classes=10, width=width, generator=generator)
+
+    return _cifar(root, build, flat=False, lr=0.1)
+
+
+def mlp(root: Path) -> Task:
+    """The 8-layer MLP on the same images."""
+
+    def build(width: int, generator: torch.Generator) -> nn.Module:
+        return mlp8(width=width, in_features=192, generator=generator)
+
+    return _cifar(root, build, flat=True, lr=0.05)
+
+
+TASKS: dict[str, Callable[[Path], Task]] = {"gpt": gpt, "resnet": resnet, "mlp": mlp}
