@@ -22,6 +22,16 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "grown, rates by norm": {"rings": {"rate_adaptation": "norm"}},
     "grown, own schedules": {"rings": {"ring_schedule": "own"}},
     "grown, state dropped": {"rings": {"state_at_growth": "reset"}},
+    "grown, new rings 1.3 after a warm-up": {
+        "rings": {"new_ring_rate": 1.3, "new_ring_warmup": 50}
+    },
+    "grown, new rings 2 after a warm-up": {"rings": {"new_ring_rate": 2.0, "new_ring_warmup": 50}},
+    "grown, new rings after a warm-up": {"rings": {"new_ring_warmup": 50}},
+    "grown, variance transfer off": {"variance_transfer": "off"},
+    "grown, variance transfer as in the paper": {"variance_transfer": "paper"},
+    "grown, more noise": {"noise": 0.1},
+    "copies (Net2Net)": {"method": "net2net"},
+    "new units at random": {"method": "random"},
 }
 
 
@@ -40,7 +50,7 @@ class Setting:
 
 
 MAIN = {
-    "gpt": Setting("gpt", 64, 1000, 6e-3),
+    "gpt": Setting("gpt", 64, 1000, 3e-3),
     "resnet": Setting("resnet", 32, 1000, 0.1),
     "mlp": Setting("mlp", 128, 2000, 0.05),
 }

@@ -19,7 +19,6 @@ import growthring as gr
 from growthring.train.lr_schedules import lr_schedule
 from scripts.pays.tasks import TASKS, Task
 
-WARMUP = 0.02  # share of the run
 _POINTS = 10  # of the validation curve
 
 
@@ -91,7 +90,7 @@ def train(run: Run, root: Path) -> dict[str, Any]:
     rings = options.pop("rings", None)
     optimizer = _optimizer(task, model, run.lr, rings)
     schedule = lr_schedule(
-        run.schedule, run.steps, warmup_steps=math.ceil(WARMUP * run.steps), decay=run.decay
+        run.schedule, run.steps, warmup_steps=math.ceil(task.warmup * run.steps), decay=run.decay
     )
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, schedule)
     grower = None

@@ -31,6 +31,7 @@ class Task:
         optimizer: "adamw" or "sgd".
         lr: a rate to begin tuning with.
         batch_size: examples in a step.
+        warmup: share of a run over which the rate rises.
     """
 
     build: Callable[[int, torch.Generator], nn.Module]
@@ -40,6 +41,7 @@ class Task:
     optimizer: str
     lr: float
     batch_size: int
+    warmup: float = 0.02
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Mean cross entropy."""
@@ -85,7 +87,7 @@ def gpt(root: Path, context: int = 64, num_layers: int = 3) -> Task:
     def build(width: int, generator: torch.Generator) -> nn.Module:
         return GPT(256, context, num_layers, max(1, width // 16), width, generator=generator)
 
-    return Task(build, windows[:2, :-1], batch, held_out, "adamw", 6e-3, 16)
+    return Task(build, windows[:2, :-1], batch, held_out, "adamw", 3e-3, 16, warmup=0.05)
 
 
 @functools.cache

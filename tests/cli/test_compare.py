@@ -6,6 +6,7 @@ import pytest
 
 from growthring.checkpoint import RunLock, read_json
 from growthring.compare import KNOWN
+from growthring.compare.contenders import MATCHED
 from tests.cli.commands import HANGS, OWN, Gate, lines_of, one_object, run, start
 
 FILES = {"comparison.json", "table.md", "results.json", "accuracy-cost.svg", "report.html"}
@@ -28,9 +29,7 @@ def test_a_table_files_and_progress(arguments, capsys, tmp_path):
     status, out, err = run(capsys, *arguments, *more)
     assert status == 0, err
     lines = out.splitlines()
-    assert [line.split()[0] for line in lines[1:6]] == [
-        *("fixed", "fixed-flops", "fixed-seconds", "paired", "noisy")
-    ]
+    assert [line.split()[0] for line in lines[1:8]] == ["fixed", *MATCHED, "paired", "noisy"]
     assert "rounded up" in out and "wrote" in lines[-1]
     assert "run 5 of 5: noisy, seed 0" in err and "test accuracy" in err
     assert {path.name for path in (tmp_path / "out").iterdir() if path.is_file()} == FILES
@@ -71,8 +70,8 @@ def test_ctrl_c_then_the_same_command_or_train_goes_on(arguments, capsys, tmp_pa
     status, _, err = run(capsys, "train", "--resume", folder, "--trust")
     assert status == 0 and "resuming at stage" in err
     status, out, err = run(capsys, *arguments, *more)
-    assert status == 0 and "2 of 4 runs are there already" in err
-    assert "run 2 of" not in err and "run 3 of 4: fixed-flops" in err and "not finished" not in out
+    assert status == 0 and "2 of 6 runs are there already" in err
+    assert "run 2 of" not in err and "run 3 of 6: fixed-flops" in err and "not finished" not in out
 
 
 @pytest.mark.slow
@@ -106,7 +105,7 @@ def test_left_to_another_process(arguments, capsys, tmp_path):
     with RunLock(tmp_path / "out" / ".locks" / "paired-seed-0"):
         status, out, err = run(capsys, *arguments, *more)
     assert status == 0 and "'paired' is not finished" in out
-    assert "not finished: 1 at work elsewhere, 2 waiting for the cost to match" in err
+    assert "not finished: 1 at work elsewhere, 4 waiting for the cost to match" in err
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,11 @@
 import sys
 
 from growthring.cli.demo import main
+from growthring.compare.contenders import MATCHED
 
 TINY = ["--set", "epochs=3", "--set", "stages=2", "--set", "num_train=64",
         "--set", "model_options.width=4"]  # fmt: skip
-ROWS = ("fixed", "fixed-flops", "fixed-seconds", "paired")
+ROWS = ("fixed", *MATCHED, "paired")
 
 
 def test_the_demo_compares_grown_and_fixed(tmp_path, capsys, monkeypatch):
@@ -14,7 +15,7 @@ def test_the_demo_compares_grown_and_fixed(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["demo", "--out", str(out), *TINY])
     main()
     shown = capsys.readouterr().out
-    assert [line.split()[0] for line in shown.splitlines() if line.startswith(ROWS)][:4] == list(
+    assert [line.split()[0] for line in shown.splitlines() if line.startswith(ROWS)][:6] == list(
         ROWS
     )
     page = (out / "report.html").read_text(encoding="utf-8")

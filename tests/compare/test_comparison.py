@@ -13,6 +13,7 @@ from growthring.checkpoint import (
     write_json,
 )
 from growthring.compare import Comparison, Contender, parse_variant, results, write_outputs
+from growthring.compare.contenders import MATCHED
 from growthring.compare.manifest import Manifest, merge, read_manifest
 from growthring.compare.match import matched_epochs
 from growthring.compare.runner import Attempt
@@ -37,12 +38,12 @@ def whole(tmp_path_factory):
 
 def test_order_of_runs_and_of_rows(whole):
     _, rows, titles = whole
-    names = ["fixed", "paired", "fixed-flops", "fixed-seconds", "vt"]
-    assert [row.name for row in rows] == ["fixed", "fixed-flops", "fixed-seconds", "paired", "vt"]
+    names = ["fixed", "paired", *MATCHED, "vt"]
+    assert [row.name for row in rows] == ["fixed", *MATCHED, "paired", "vt"]
     wanted = [f"{name}, seed {seed}" for seed in range(2) for name in names]
     shared = [row.name for row in rows if not row.runs[0].startswith(row.name)]
     assert titles.trained == [run for run in wanted if run.split(",")[0] not in shared]
-    assert titles.said[0] == "run 1 of 10: fixed, seed 0"
+    assert titles.said[0] == "run 1 of 14: fixed, seed 0"
 
 
 def test_rows_are_what_the_runs_came_to(whole):
@@ -101,7 +102,7 @@ def test_finished_runs_are_kept_and_files_do_not_change(whole):
     titles = Titles()
     again = compare(out, seeds=2, progress=titles)
     assert again.run() == rows and again.left == {}
-    assert titles.said == ["10 of 10 runs are there already"]
+    assert titles.said == ["14 of 14 runs are there already"]
     assert snapshot(out) == before and (out / "results.json").read_bytes() == results_before
 
 
@@ -120,7 +121,7 @@ def test_results_are_one_plain_object(whole):
     found = json.loads((out / "results.json").read_text())
     assert found == json.loads(json.dumps(results(rows, read_manifest(out))))
     assert found["seeds"] == 2 and found["match"] == "paired" and found["clock"] == "wall"
-    assert found["rows"][3]["runs"] == ["paired/seed-0", "paired/seed-1"]
+    assert found["rows"][5]["runs"] == ["paired/seed-0", "paired/seed-1"]
 
 
 def test_the_page_has_table_plot_and_curves(whole):
@@ -141,7 +142,7 @@ def test_more_contenders_and_seeds_are_added(tmp_path, monkeypatch):
     assert read_manifest(tmp_path / "out").decisions == decisions
     # What is matched takes part, so that the new seeds can be compared too.
     found = {row.name: (len(row.seeds), row.asked) for row in rows}
-    names = ["fixed", "fixed-flops", "fixed-seconds", "vt", "paired"]
+    names = ["fixed", *MATCHED, "vt", "paired"]
     assert found == dict.fromkeys(names, (2, 2)) and list(found) == names
     assert titles.trained[0] == "vt, seed 0"
 
@@ -204,7 +205,7 @@ def test_what_waits_for_a_run_elsewhere_is_passed_over(tmp_path):
         comparison = compare(tmp_path, progress=titles)
         rows = {row.name: row for row in comparison.run()}
     assert titles.trained == ["paired, seed 0", "vt, seed 0"]
-    assert list(comparison.left.values()) == [Attempt.ELSEWHERE, Attempt.WAITING, Attempt.WAITING]
+    assert list(comparison.left.values()) == [Attempt.ELSEWHERE, *[Attempt.WAITING] * 4]
     assert rows["fixed-flops"].state == "no cost to match: 'fixed' is not finished"
     assert rows["paired"].flops_share is None and rows["paired"].accuracy is not None
     assert all(row.state == "" for row in compare(tmp_path).run())
@@ -225,7 +226,7 @@ def test_without_a_growing_contender_nothing_is_matched(tmp_path):
     rows = compare(tmp_path, ["small"]).run()
     assert [row.name for row in rows] == ["fixed", "small"]
     rows = compare(tmp_path, ["vt"]).run()  # and later there is one
-    assert [row.name for row in rows] == ["fixed", "fixed-flops", "fixed-seconds", "vt", "small"]
+    assert [row.name for row in rows] == ["fixed", *MATCHED, "vt", "small"]
 
 
 def test_matched_by_default():

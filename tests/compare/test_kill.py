@@ -5,6 +5,7 @@ import signal
 
 import pytest
 
+from growthring.compare.contenders import MATCHED
 from growthring.compare.manifest import manifest_lock, read_manifest
 from growthring.train import Interrupted
 from tests.compare.comparisons import Titles, compare, counted_clocks, snapshot
@@ -59,7 +60,7 @@ def test_decisions_outlive_other_costs(tmp_path, monkeypatch):
     out, kill = tmp_path / "out", Titles("fixed-seconds, seed 0", kill_self)
     in_child(lambda: compare(out, CONTENDERS, 1, progress=kill).run())
     decisions = read_manifest(out).decisions
-    assert set(decisions) == {"fixed-flops", "fixed-seconds"}
+    assert set(decisions) == set(MATCHED)
     monkeypatch.setattr("growthring.compare.match.matched_epochs", lambda share, epochs: 99)
     compare(out, CONTENDERS, 2).run()
     assert read_manifest(out).decisions == decisions

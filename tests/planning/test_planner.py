@@ -169,7 +169,7 @@ def test_explicit_lists():
         ({"batch_memory": math.inf}, "batch_memory=inf"),
         (
             {"schedule": "cubic"},
-            "schedule='cubic' is not one of ramp, published, recursive, linear",
+            "schedule='cubic' is not one of ramp, doubling, published, recursive, linear",
         ),
         ({"schedule": None}, "schedule=None"),
         ({"optimizer": "adagrad"}, "optimizer='adagrad' is not one of sgd, adam"),

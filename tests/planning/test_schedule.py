@@ -52,7 +52,10 @@ def test_growth_is_capped():
         ((3, None), "start=None"),
         ((True,), "stages=True"),
         (("3",), "stages='3'"),
-        ((3, 0.5, 0.2, "exponential"), "schedule='exponential' is not one of ramp, published"),
+        (
+            (3, 0.5, 0.2, "exponential"),
+            "schedule='exponential' is not one of ramp, doubling, published",
+        ),
     ],
 )
 def test_wrong_numbers(arguments, text):

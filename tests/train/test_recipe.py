@@ -88,7 +88,8 @@ def test_a_recipes_plan_is_made_with_its_options():
 def test_as_dict_is_json():
     found = recipe(freeze=("a",), model_options={"width": 3}).as_dict()
     assert json.loads(json.dumps(found, allow_nan=False)) == found
-    later = {name for name, option in OPTIONS.items() if option.metadata.get("later")}
+    fields = {f.name: f for f in dataclasses.fields(Recipe)} | OPTIONS
+    later = {name for name, field in fields.items() if field.metadata.get("later")}
     assert set(found) == set(KINDS) - later - {"preset"}, "as runs have stored them so far"
     assert found["model"] == "growthring.zoo.mlp.mlp8"
     assert found["freeze"] == ["a"] and found["model_options"] == {"width": 3}

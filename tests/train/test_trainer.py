@@ -63,7 +63,9 @@ def test_a_run_leaves_torchs_default_settings_alone(tmp_path):
 
 
 def test_fixed_size_is_a_plain_torch_loop(tmp_path):
-    recipe = resnet("fixed=true", "warmup_steps=2", "label_smoothing=0.1", "clip_norm=1.0")
+    recipe = resnet(
+        "fixed=true", "lr_schedule=cosine", "warmup_steps=2", "label_smoothing=0.1", "clip_norm=1.0"
+    )
     result, weights = fit(recipe, tmp_path)
     generator = torch.Generator().manual_seed(0)
     model = make_model(recipe, generator)
@@ -102,6 +104,7 @@ def test_grown_without_growth_is_fixed_size(tmp_path):
         "warmup_steps=5",
         "precision=bfloat16",
         "lr_schedule=constant",
+        "lr_decay=0.5",
         "optimizer_options.ring_schedule=own",
         "variance_transfer=constraint",
         "noise=0.01",
@@ -120,7 +123,7 @@ def plainly(tmp_path_factory):
 
 
 def test_rates_are_as_planned(tmp_path):
-    fit(small("warmup_steps=4", "lr=1e-3"), tmp_path / "cosine")
+    fit(small("lr_schedule=cosine", "warmup_steps=4", "lr=1e-3"), tmp_path / "cosine")
     rates = [line["lr"] for line in metrics(tmp_path / "cosine") if line["kind"] == "epoch"]
     expected = [
         1e-3 * min(1, (s + 1) / 4) * 0.5 * (1 + math.cos(math.pi * s / 9)) for s in (2, 5, 8)
@@ -192,7 +195,13 @@ def test_a_checkpoint_from_before_the_loss_was_not_finite_has_finite_weights(tmp
 
 @pytest.mark.parametrize(
     "setting",
-    ["precision=float16", "lr_schedule=linear", "optimizer=none", "variance_transfer=much"],
+    [
+        "precision=float16",
+        "lr_schedule=steps",
+        "lr_decay=0",
+        "optimizer=none",
+        "variance_transfer=much",
+    ],
 )
 @pytest.mark.each(4)
 def test_a_setting_that_means_nothing_is_refused_before_the_folder_is_taken(setting, tmp_path):

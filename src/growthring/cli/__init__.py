@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from growthring.cli import compare, evaluate, export, inspect, plan, report, train
+from growthring.cli import advise, compare, evaluate, export, inspect, plan, report, train
 from growthring.errors import GrowthError
 from growthring.files.foreign import shown
 from growthring.train import Interrupted
@@ -58,6 +58,6 @@ def _parser() -> argparse.ArgumentParser:
         version = "(not installed)"
     parser.add_argument("--version", action="version", version=f"growthring {version}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for command in (inspect, plan, train, compare, report, export, evaluate):
+    for command in (inspect, plan, advise, train, compare, report, export, evaluate):
         command.add(commands)
     return parser

@@ -12,7 +12,15 @@ from typing import Any
 import torch
 
 from growthring.compare.checks import check_base, check_folder, check_recipes, check_run
-from growthring.compare.contenders import DEFAULT, FIXED, MATCHED, Contender, Settings, line_up
+from growthring.compare.contenders import (
+    DEFAULT,
+    FIXED,
+    MATCHED,
+    Contender,
+    Settings,
+    line_up,
+    rivals_of,
+)
 from growthring.compare.manifest import (
     Manifest,
     base_settings,
@@ -76,7 +84,7 @@ class Comparison:
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     rows = Comparison(small, ["paired"], 1, folder, progress=Silence()).run()
     >>> [row.name for row in rows]
-    ['fixed', 'fixed-flops', 'fixed-seconds', 'paired']
+    ['fixed', 'fixed-flops', 'fixed-flops-linear', 'fixed-seconds', 'fixed-seconds-linear', 'paired']
     """
 
     def __init__(
@@ -128,6 +136,7 @@ class Comparison:
             clock=clock,
             match=match,
             contenders={c.name: entry_of(c, recipe, seeds) for c in own},
+            rivals=rivals_of(recipe),
             machine=f"{platform.machine()} {platform.system()}, {torch.get_num_threads()} threads, {place}",
         )
         self.left: dict[PlannedRun, Attempt] = {}
@@ -136,7 +145,7 @@ class Comparison:
     def tasks(self) -> list[PlannedRun]:
         """All runs in order: seed by seed, and first those that tell the most."""
         match = self._manifest.match
-        first = [FIXED] if match is None else [FIXED, match, *MATCHED]
+        first = [FIXED] if match is None else [FIXED, match, *self._manifest.rivals]
         names = list(dict.fromkeys([*first, *self.contenders]))
         return [PlannedRun(name, seed) for seed in range(self.seeds) for name in names]
 
@@ -202,7 +211,7 @@ class Comparison:
 
     def _settings(self, name: str) -> Settings:
         if name in MATCHED:
-            return matched_settings(self._manifest.decisions[name].epochs)
+            return matched_settings(name, self._manifest.decisions[name].epochs)
         return self.contenders[name].settings
 
     def _recipe(self, task: PlannedRun) -> Recipe:

@@ -11,7 +11,28 @@ from growthring.errors import GrowthError, InputError
 from growthring.train import Recipe, change, parse_settings
 
 FIXED = "fixed"
-MATCHED = ("fixed-flops", "fixed-seconds")  # their epochs follow from the cost of another contender
+
+
+@dataclass(frozen=True)
+class Rival:
+    """Full size at the cost of another contender, from which its epochs follow.
+
+    Attributes:
+        cost: "flops" or "seconds".
+        lr_schedule: its own; None for the recipe's. Both end with the run's last step.
+    """
+
+    cost: str
+    lr_schedule: str | None = None
+
+
+# The recipe's schedule may suit growing better than it suits full size, so the rivals have a second one.
+MATCHED = {
+    "fixed-flops": Rival("flops"),
+    "fixed-flops-linear": Rival("flops", "linear"),
+    "fixed-seconds": Rival("seconds"),
+    "fixed-seconds-linear": Rival("seconds", "linear"),
+}
 _RESERVED = {FIXED, *MATCHED, "lock"}
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")  # also a folder, so no dots and no slashes
 
@@ -166,6 +187,17 @@ DEFAULT = [
     "gradmax",
     "paired",
 ]
+
+
+def rivals_of(recipe: Recipe) -> tuple[str, ...]:
+    """The matched rivals of a recipe; where its own schedule is linear, there is no second one.
+
+    >>> from growthring.train.recipes import demo
+    >>> from growthring.train import change
+    >>> rivals_of(change(demo(), {"lr_schedule": "linear"}))
+    ('fixed-flops', 'fixed-seconds')
+    """
+    return tuple(name for name, rival in MATCHED.items() if rival.lr_schedule != recipe.lr_schedule)
 
 
 def line_up(asked: Sequence[str | Contender], recipe: Recipe) -> list[Contender]:

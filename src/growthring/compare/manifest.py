@@ -21,6 +21,7 @@ from growthring.train.bounds import check_bounds
 from growthring.train.recipe import differences
 
 FILE = "comparison.json"
+FIRST_RIVALS = ("fixed-flops", "fixed-seconds")  # of comparisons that were stored without a list
 _PATIENCE = 60.0  # seconds; the lock is held for milliseconds
 
 
@@ -66,6 +67,7 @@ class Manifest:
         contenders: by name, in the order of rows, without the matched fixed-size ones.
         decisions: for the matched fixed-size trainings, as soon as they are made.
         machine: where it began.
+        rivals: names of the matched fixed-size trainings.
     """
 
     recipe: str | None
@@ -76,6 +78,7 @@ class Manifest:
     contenders: Mapping[str, Entry]
     decisions: Mapping[str, Decision] = field(default_factory=dict)
     machine: str = ""
+    rivals: tuple[str, ...] = FIRST_RIVALS
 
     @property
     def epochs(self) -> int:
@@ -93,7 +96,7 @@ class Manifest:
         for name, entry in self.contenders.items():
             rows[name] = entry
             if name == FIXED and self.match is not None:
-                for matched in MATCHED:
+                for matched in self.rivals:
                     rows[matched] = self._matched(matched, entry.seeds)
         return rows
 
@@ -105,15 +108,19 @@ class Manifest:
     def _matched(self, name: str, seeds: int) -> Entry:
         decision = self.decisions.get(name)
         epochs = None if decision is None else decision.epochs
-        settings = {} if epochs is None else matched_settings(epochs)
-        what = "FLOPs" if name == MATCHED[0] else clock_words("seconds", self.clock)
+        settings = {} if epochs is None else matched_settings(name, epochs)
+        rival = MATCHED[name]
+        what = "FLOPs" if rival.cost == "flops" else clock_words("seconds", self.clock)
         text = f"full size for as many epochs as cost the {what} of {self.match}"
+        text += "" if rival.lr_schedule is None else f", with a {rival.lr_schedule} schedule"
         return Entry(settings, text, seeds, epochs, fixed=True, grows=False)
 
 
-def matched_settings(epochs: int) -> Settings:
-    """Settings of a fixed-size training that ends, its cosine included, after so many epochs."""
-    return {"fixed": True, "epochs": epochs}
+def matched_settings(name: str, epochs: int) -> Settings:
+    """Settings of a fixed-size training that ends, its learning rate's decay included, after so many epochs."""
+    schedule = MATCHED[name].lr_schedule
+    own = {} if schedule is None else {"lr_schedule": schedule}
+    return {"fixed": True, "epochs": epochs, **own}
 
 
 def base_settings(recipe: Recipe) -> dict[str, Any]:
@@ -127,6 +134,8 @@ def read_manifest(out: Path) -> Manifest | None:
     if not path.exists():
         return None
     content = read_json(path)
+    if isinstance(content, dict):
+        content.setdefault("rivals", list(FIRST_RIVALS))
     check_stored(content, path, CLOCKS)
     contenders = {
         name: Entry(**{**entry, "settings": parse_settings(entry["settings"])})
@@ -135,7 +144,11 @@ def read_manifest(out: Path) -> Manifest | None:
     decisions = {name: Decision(**d) for name, d in content["decisions"].items()}
     rest = {key: content[key] for key in ("recipe", "settings", "clock", "match", "machine")}
     return Manifest(
-        changes=tuple(content["changes"]), contenders=contenders, decisions=decisions, **rest
+        changes=tuple(content["changes"]),
+        contenders=contenders,
+        decisions=decisions,
+        rivals=tuple(content["rivals"]),
+        **rest,
     )
 
 
@@ -167,7 +180,11 @@ def merge(new: Manifest, old: Manifest | None) -> Manifest:
         both = contenders.setdefault(name, entry)
         contenders[name] = replace(both, seeds=max(both.seeds, entry.seeds))
     return replace(
-        new, contenders=contenders, decisions=old.decisions, machine=old.machine or new.machine
+        new,
+        contenders=contenders,
+        decisions=old.decisions,
+        machine=old.machine or new.machine,
+        rivals=old.rivals,
     )
 
 

@@ -40,19 +40,27 @@ def decide(out: Path) -> Manifest:
     with manifest_lock(out):
         manifest = read_manifest(out)
         assert manifest is not None
-        if manifest.match is None or len(manifest.decisions) == len(MATCHED):
+        if manifest.match is None or len(manifest.decisions) == len(manifest.rivals):
             return manifest
         fixed = read_result(out / manifest.folder(FIXED, 0))
         other = read_result(out / manifest.folder(manifest.match, 0))
         decisions = dict(manifest.decisions)
-        for name, key in zip(MATCHED, ("flops", CLOCKS[manifest.clock]), strict=True):
+        keys = {"flops": "flops", "seconds": CLOCKS[manifest.clock]}
+        for name in manifest.rivals:
+            rival = MATCHED[name]
+            key = keys[rival.cost]
             whole, cost = number(fixed.get(key)), number(other.get(key))
             if name in decisions or not whole or not cost:
                 continue
             epochs = matched_epochs(cost / whole, manifest.epochs)
             # The same settings need no second run.
-            same = {decision.epochs: decision.runs for decision in decisions.values()}
-            runs = {**same, manifest.epochs: FIXED}.get(epochs, name)
+            same = {
+                decision.epochs: decision.runs
+                for decided, decision in decisions.items()
+                if MATCHED[decided].lr_schedule == rival.lr_schedule
+            }
+            whole_run = {} if rival.lr_schedule else {manifest.epochs: FIXED}
+            runs = {**same, **whole_run}.get(epochs, name)
             decisions[name] = Decision(epochs, cost / whole, manifest.match, runs)
         if decisions != manifest.decisions:
             manifest = dataclasses.replace(manifest, decisions=decisions)

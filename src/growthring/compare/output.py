@@ -13,6 +13,7 @@ from growthring.compare.page import render
 from growthring.compare.plot import plot
 from growthring.compare.standings import Standing, read_standings
 from growthring.compare.table import markdown
+from growthring.compare.verdict import verdicts
 from growthring.errors import InputError
 
 
@@ -51,5 +52,6 @@ def results(rows: Sequence[Standing], manifest: Manifest) -> dict[str, Any]:
     return {
         **{key: fields[key] for key in ("recipe", "changes", "settings", "clock", "machine")},
         **{"match": fields["match"], "decisions": fields["decisions"], "seeds": manifest.seeds},
+        "verdicts": [dataclasses.asdict(verdict) for verdict in verdicts(rows, manifest)],
         "rows": [row.as_dict() for row in rows],
     }

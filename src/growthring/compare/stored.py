@@ -18,7 +18,17 @@ from growthring.train.kinds import fits, shortened
 from growthring.train.recipe import KINDS
 
 MOST_SEEDS = 10_000
-_FIELDS = ("recipe", "changes", "settings", "clock", "match", "contenders", "decisions", "machine")
+_FIELDS = (
+    "recipe",
+    "changes",
+    "settings",
+    "clock",
+    "match",
+    "contenders",
+    "decisions",
+    "machine",
+    "rivals",
+)
 _ENTRY = ("settings", "text", "seeds", "epochs", "fixed", "grows")
 _DECISION = ("epochs", "share", "of", "runs")
 
@@ -53,6 +63,9 @@ def check_stored(content: Any, path: Path, clocks: Mapping[str, str]) -> None:
     check.need(
         match, "match", match is None or (isinstance(match, str) and match in contenders), known
     )
+    rivals = content["rivals"]
+    is_known = isinstance(rivals, list) and all(rival in list(MATCHED) for rival in rivals)
+    check.need(rivals, "rivals", is_known, f"a list of {', '.join(MATCHED)}")
     decisions = content["decisions"]
     check.need(decisions, "decisions", isinstance(decisions, dict), "an object")
     for name, decision in decisions.items():

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from growthring.compare.contenders import FIXED, MATCHED
 from growthring.compare.manifest import Manifest
 from growthring.compare.standings import Standing
+from growthring.compare.verdict import verdicts
 from growthring.core.wording import counted
 from growthring.files.foreign import shown
 from growthring.runs import Spread
@@ -95,14 +96,17 @@ def notes(rows: Sequence[Standing], manifest: Manifest) -> list[str]:
     if any(len(row.seeds) > 1 for row in rows):
         sentences.append("± is the sample standard deviation over seeds.")
     seconds = clock_words("seconds", manifest.clock)
-    for name, what in zip(MATCHED, ("FLOPs", seconds), strict=True):
-        decision = manifest.decisions.get(name)
+    for name in manifest.rivals:
+        decision, rival = manifest.decisions.get(name), MATCHED[name]
+        what = "FLOPs" if rival.cost == "flops" else seconds
         if decision is not None:
+            kind = "schedule" if rival.lr_schedule is None else f"{rival.lr_schedule} schedule"
             sentences.append(
-                f"{name} is {FIXED} with a schedule of {counted(decision.epochs, 'epoch')} ({FIXED}: "
+                f"{name} is {FIXED} with a {kind} of {counted(decision.epochs, 'epoch')} ({FIXED}: "
                 f"{manifest.epochs}): as many as cost the {what} of {decision.of} "
                 f"({100 * decision.share:.1f} % in the first seed), rounded up, which favours full size."
             )
+    sentences += [verdict.sentence(manifest.clock) for verdict in verdicts(rows, manifest)]
     if any(row.memory for row in rows):
         sentences.append("Memory is the peak above what the process used before the run.")
     machines = {machine for row in rows for machine in row.machines}

@@ -29,6 +29,7 @@ from growthring.growing.matching import (
     check_shapes,
     chosen_method,
     find_stage,
+    highest_rate,
 )
 from growthring.growing.module import GrowingModule
 from growthring.growing.outcome import Outcome
@@ -125,7 +126,7 @@ class Grower:
         self._main = GrowingModule(model, plan)
         self._averages = [GrowingModule(module, plan) for module in averaged]
         self._trials = Trials(model, plan)
-        self._pace = Pace(plan, stage)
+        self._pace = Pace(plan, stage, highest_rate(self.optimizers))
         self._pace.fading = len(self._main.fades)
         for note in layout_notes(plan, model):
             warnings.warn(note, GrowthWarning, stacklevel=2)
@@ -165,11 +166,12 @@ class Grower:
             GrowthStepError: a growth failed; it is tried again after the next step.
         """
         pace, fading = self._pace, len(self._main.fades)
-        pace.count()
+        pace.count(highest_rate(self.optimizers))
         growth, ended = None, 0
         try:
             if pace.is_due:
                 growth = self.grow()
+                pace.warn_if_late()
             elif fading:
                 self.advance(min(1.0, pace.progress / self.fade))
                 ended = fading - len(self._main.fades)

@@ -110,6 +110,16 @@ def check_widths(saved: Sequence[Mapping[str, int]], plan: Plan) -> None:
         )
 
 
+def highest_rate(optimizers: Iterable[torch.optim.Optimizer]) -> float:
+    """The highest learning rate of all parameter groups; a rate in a tensor is not waited for.
+
+    >>> highest_rate([torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.5)])
+    0.5
+    """
+    rates = [group.get("lr") for one in optimizers for group in one.param_groups]
+    return max((float(rate) for rate in rates if isinstance(rate, (int, float))), default=0.0)
+
+
 def check_optimizers(model: nn.Module, optimizer: Any) -> list[torch.optim.Optimizer]:
     """The optimizers as a list; refuses those that would train nothing of the model."""
     given = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else optimizer or []

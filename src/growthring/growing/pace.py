@@ -13,6 +13,8 @@ from growthring.errors import GrowthWarning, InputError
 from growthring.growing.report import GrowthReport
 from growthring.planning.plan import Plan
 
+_LOW = 0.5  # of the learning rate's peak: a growth below it is worth a warning
+
 
 @dataclass(frozen=True)
 class StepReport:
@@ -57,6 +59,7 @@ class Pace:
     Args:
         plan: its stages have lengths in steps, or `step` is refused.
         stage: that the model is in; it is taken to have just begun.
+        rate: the learning rate of the first step.
 
     Attributes:
         step: training steps so far.
@@ -65,32 +68,47 @@ class Pace:
         is_saved: whether all this was saved as it is now.
     """
 
-    def __init__(self, plan: Plan, stage: int) -> None:
+    def __init__(self, plan: Plan, stage: int, rate: float = 0.0) -> None:
         self._ends = list(itertools.accumulate(plan.stage_steps))
         self._last_stage = plan.num_stages - 1
         self.stage, self._fading = stage, 0
         self.step = self.began = self._ends[stage - 1] if stage and self._ends else 0
         self.is_saved = self._is_driven = False
+        self._rate = self._peak = rate
 
     @property
     def total(self) -> int:
         """Steps of the whole run."""
         return self._ends[-1]
 
-    def count(self) -> None:
-        """One more step."""
+    def count(self, rate: float = 0.0) -> None:
+        """One more step, and the learning rate of the next."""
         if not self._ends:
             raise InputError(
                 "Grower.step() needs to know how long the run is: gr.plan(..., total_steps=N), or epochs= with "
                 "steps_per_epoch=. To decide yourself when to grow, call grow() and advance()."
             )
         self.step += 1
+        self._rate, self._peak = rate, max(rate, self._peak)
         self._is_driven, self.is_saved = True, False
 
     @property
     def is_due(self) -> bool:
         """Whether the next growth is."""
         return self.stage < self._last_stage and self.step >= self._ends[self.stage]
+
+    def warn_if_late(self) -> None:
+        """Warns of a growth at which little learning rate is left."""
+        if self._rate >= _LOW * self._peak:
+            return
+        warnings.warn(
+            f"the growth after step {self.step:,} of {self.total:,} comes at {self._rate / self._peak:.0%} of the "
+            "learning rate's peak: what it adds can learn little by now, while all of it is paid for. Let it "
+            "grow before the rate falls (gr.plan(..., grown_at=)), or the rate later: gr.lr_schedule('wsd', ...) "
+            "keeps it up until the last fifth of a run (docs/when-it-pays.md).",
+            GrowthWarning,
+            stacklevel=3,
+        )
 
     @property
     def progress(self) -> float:
@@ -111,16 +129,17 @@ class Pace:
         """The model grew."""
         self.stage, self.began, self.is_saved = stage, self.step, False
 
-    def state_dict(self) -> dict[str, int]:
+    def state_dict(self) -> dict[str, float]:
         """For `Grower.state_dict`."""
         self.is_saved = True
-        return {"step": self.step, "began": self.began}
+        return {"step": self.step, "began": self.began, "peak": self._peak}
 
     def load_state_dict(self, state: Mapping[str, Any], stage: int) -> None:
         """Takes up what was saved; nothing where it was saved before there were steps."""
         self.stage = stage
         if state:
             self.step, self.began = int(state["step"]), int(state["began"])
+            self._peak = float(state.get("peak", 0.0))
 
     def farewell(self) -> None:
         """Warns of a run that is left in a state that nobody wants, unless it was saved just so."""

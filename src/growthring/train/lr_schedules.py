@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 from growthring.errors import InputError
 
-ScheduleName = Literal["wsd", "linear", "cosine", "constant"]
 DECAY = 0.2  # share of a run over which "wsd" falls to 0
 
 
@@ -50,7 +49,7 @@ def wsd(done: float, decay: float = DECAY) -> float:
     >>> wsd(0.8), round(wsd(0.9), 9), wsd(0.75, decay=0.5)
     (1.0, 0.5, 0.5)
     """
-    return min(1.0, (1.0 - done) / decay)
+    return min(1.0, round((1.0 - done) / decay, 15))
 
 
 LR_SCHEDULES: dict[str, Callable[[float, float], float]] = {
@@ -92,7 +91,7 @@ def lr_factor(
 
 
 def lr_schedule(
-    kind: ScheduleName, total_steps: int, *, warmup_steps: int = 0, decay: float = DECAY
+    kind: str, total_steps: int, *, warmup_steps: int = 0, decay: float = DECAY
 ) -> Callable[[int], float]:
     """A schedule for `torch.optim.lr_scheduler.LambdaLR`.
 

@@ -135,7 +135,8 @@ def cifar10_wide() -> Recipe:
 def cifar10_eight() -> Recipe:
     """ResNet-8 (32-64-128), CIFAR-10 at 8×8, 5,000 images, with our defaults: what they are tried on."""
     recipe = _trial("cifar10-eight", width=32, side=8, num_train=5_000, epochs=30)
-    return change(recipe, {"preset": "default", "optimizer_options": MOMENTUM})
+    options = {"optimizer_options": MOMENTUM, "lr_schedule": "cosine"}  # as its runs are stored
+    return change(recipe, {"preset": "default", **options})
 
 
 def demo() -> Recipe:

@@ -28,7 +28,7 @@ from growthring.optim import OPTIMIZERS
 from growthring.planning.plan import Plan
 from growthring.planning.planner import fixed_plan, plan
 from growthring.train.bounds import check_bounds
-from growthring.train.lr_schedules import lr_factor
+from growthring.train.lr_schedules import LR_SCHEDULES, lr_factor
 from growthring.train.recipe import CODE, KINDS, Recipe, change
 
 _LARGEST_TEST_BATCH = (
@@ -73,7 +73,22 @@ def make_plan(recipe: Recipe, model: nn.Module, example: Any = None) -> Plan:
     if recipe.fixed:
         return fixed_plan(model, inputs, recipe.plan)
     grown = plan(model, inputs, options=recipe.plan)
+    grown = grown.at_same_widths(notes=(*grown.notes, *late_growth(recipe, grown)))
     return fixed_plan(grown.build_seed(), inputs, recipe.plan) if recipe.small else grown
+
+
+def late_growth(recipe: Recipe, plan: Plan) -> list[str]:
+    """A note on a last growth that comes when most of the learning rate is gone."""
+    grown_at = 1.0 - plan.shares[-1]
+    shape = LR_SCHEDULES.get(recipe.lr_schedule)  # an unknown one is refused elsewhere
+    rate = 1.0 if shape is None else shape(grown_at, recipe.lr_decay)
+    if plan.num_stages == 1 or rate >= 0.5:
+        return []
+    return [
+        f"the last growth comes at {grown_at:.0%} of the training, where lr_schedule='{recipe.lr_schedule}' has "
+        f"fallen to {rate:.0%} of its peak: what is added then can learn little. Grow earlier (grown_at), or let "
+        "the rate fall later (lr_schedule='wsd'); see docs/when-it-pays.md."
+    ]
 
 
 @dataclass

@@ -1,0 +1,185 @@
+"""Advice: what short pilots say about a long run, as a recommendation with its expected saving.
+
+Let L(n) be the loss of full-size training for n steps, its schedule decayed to the end. A grown run of n steps
+costs the share c of it, so its rival is full-size training for c·n steps. Of the gap L(c·n) − L(n) between the
+two, the grown run closes the share γ. To reach the grown run's loss, full-size training needs about n · c^(1−γ)
+steps (on a line between the two in log n), so growing saves 1 − c^γ of the FLOPs: nothing at γ = 0, all of 1 − c
+at γ = 1 (transfer at equal steps). Where a grown step takes longer than its FLOPs say, the share s of the seconds
+takes the place of c in what is paid: 1 − s / c^(1−γ).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from growthring.planning.plan import Plan
+
+
+@dataclass(frozen=True)
+class Pilot:
+    """One short comparison: the full network, the same for fewer steps, and the grown one.
+
+    Attributes:
+        steps: of the full and of the grown run.
+        seed: of the order of batches.
+        full, rival, grown: final losses.
+        seconds_share: of the grown run over the full one.
+    """
+
+    steps: int
+    seed: int
+    full: float
+    rival: float
+    grown: float
+    seconds_share: float
+
+    @property
+    def closed(self) -> float | None:
+        """γ: the share of the gap between the rival and full size that growing closes; None without a gap.
+
+        >>> Pilot(100, 0, full=1.0, rival=2.0, grown=1.5, seconds_share=0.7).closed
+        0.5
+        """
+        gap = self.rival - self.full
+        return (self.rival - self.grown) / gap if gap > 0 else None
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number with its standard error."""
+
+    mean: float
+    error: float
+
+    def percent(self) -> str:
+        """As a percentage.
+
+        >>> Estimate(0.123, 0.01).percent()
+        '12 ± 1 %'
+        """
+        return f"{100 * self.mean:.0f} ± {100 * self.error:.0f} %"
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What to do about a run.
+
+    Attributes:
+        plan: how to grow.
+        pilots: what was tried.
+        cost: of the pilots, as a share of the full-size run's FLOPs.
+        closed: γ, see this module; None where longer training at full size made nothing better.
+        flops_saving: at equal loss, as a share of what full-size training costs.
+        seconds_saving: the same by the clock.
+    """
+
+    plan: Plan
+    pilots: tuple[Pilot, ...]
+    cost: float
+    closed: Estimate | None
+    flops_saving: Estimate
+    seconds_saving: Estimate
+
+    @property
+    def grow(self) -> bool:
+        """Whether growing is expected to save FLOPs, by more than the error."""
+        return self.flops_saving.mean > self.flops_saving.error
+
+    @property
+    def transfer(self) -> str:
+        """What a growth hands on: "steps" (γ from a half on), "loss", or "nothing"."""
+        if self.closed is None or self.closed.mean <= self.closed.error:
+            return "nothing"
+        return "steps" if self.closed.mean >= 0.5 else "loss"
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        return {
+            "grow": self.grow,
+            "transfer": self.transfer,
+            "closed": None if self.closed is None else asdict(self.closed),
+            "flops_saving": asdict(self.flops_saving),
+            "seconds_saving": asdict(self.seconds_saving),
+            "cost": self.cost,
+            "pilots": [asdict(pilot) for pilot in self.pilots],
+            "plan": self.plan.as_dict(),
+        }
+
+    def __str__(self) -> str:
+        lines = [
+            "pilot of    seed    full size    at equal FLOPs    grown    gap closed",
+            *(
+                f"{p.steps:>5} steps {p.seed:>5} {p.full:>12.4f} {p.rival:>17.4f} {p.grown:>8.4f} "
+                f"{'–' if p.closed is None else f'{p.closed:.0%}':>13}"
+                for p in self.pilots
+            ),
+            "",
+            self._verdict(),
+            f"The pilots cost {self.cost:.1%} of the full-size run.",
+        ]
+        return "\n".join([*lines, *(["", str(self.plan)] if self.grow else [])])
+
+    def _verdict(self) -> str:
+        flops, seconds = self.flops_saving.percent(), self.seconds_saving.percent()
+        if self.closed is None:
+            return (
+                "Train at full size, or for fewer steps: in the pilots, training longer made nothing better, and "
+                "growing cannot win what is not there."
+            )
+        if self.grow:
+            clock = (
+                f"and {seconds} of the seconds"
+                if self.seconds_saving.mean > self.seconds_saving.error
+                else f"but {seconds} of the seconds: on this machine narrow stages are not that much faster"
+            )
+            kind = {
+                "steps": "a grown network goes on about where a full-size one would be at the same step",
+                "loss": "a grown network keeps its loss, and a part of the lead in steps",
+            }[self.transfer]
+            return (
+                f"Grow: at equal loss it is expected to save {flops} of the FLOPs {clock} ({kind})."
+            )
+        return (
+            f"Train at full size: at equal loss growing is expected to save {flops} of the FLOPs and {seconds} of "
+            "the seconds, which is not more than the error of this estimate."
+        )
+
+
+def conclude(plan: Plan, pilots: Sequence[Pilot], cost: float) -> Advice:
+    """The advice that pilots lead to.
+
+    Args:
+        plan: how the run would grow.
+        pilots: of one length or several.
+        cost: of all pilots, as a share of the full-size run's FLOPs.
+    """
+    share = plan.flops_share
+    closed = [pilot.closed for pilot in pilots]
+    known = [value for value in closed if value is not None]
+    if 2 * len(known) <= len(pilots):  # no gap in most: what they say is noise
+        nothing = Estimate(0.0, 0.0)
+        return Advice(plan, tuple(pilots), cost, None, nothing, nothing)
+    seconds = statistics.fmean(pilot.seconds_share for pilot in pilots)
+    return Advice(
+        plan,
+        tuple(pilots),
+        cost,
+        estimate(known),
+        estimate([1 - share**value for value in known]),
+        estimate([1 - seconds / share ** (1 - value) for value in known]),
+    )
+
+
+def estimate(values: Sequence[float]) -> Estimate:
+    """Mean and standard error.
+
+    >>> estimate([1.0, 3.0])
+    Estimate(mean=2.0, error=1.0)
+    """
+    if len(values) < 2:
+        return Estimate(values[0], math.inf)
+    return Estimate(statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values)))
