@@ -31,7 +31,7 @@ def test_a_table_files_and_progress(arguments, capsys, tmp_path):
     lines = out.splitlines()
     assert [line.split()[0] for line in lines[1:8]] == ["fixed", *MATCHED, "paired", "noisy"]
     assert "rounded up" in out and "wrote" in lines[-1]
-    assert "run 5 of 5: noisy, seed 0" in err and "test accuracy" in err
+    assert "run 7 of 7: noisy, seed 0" in err and "test accuracy" in err
     assert {path.name for path in (tmp_path / "out").iterdir() if path.is_file()} == FILES
     settings = read_json(tmp_path / "out" / "noisy" / "seed-0" / "config.json")["settings"]
     assert (settings["noise"], settings["lr"]) == (0.1, 0.02)

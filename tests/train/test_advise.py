@@ -144,7 +144,7 @@ def test_refusals(options, error, message):
 
 
 def test_the_command(capsys):
-    options = ["--set", "num_train=128", "--set", "model_options.width=4", "--set", "epochs=60"]
+    options = ["--set", "num_train=128", "--set", "model_options.width=4", "--set", "epochs=80"]
     asked = ["advise", "--recipe", "demo", "--share", "100%", "--seeds", "1", *options]
     status, out, err = run(capsys, *asked)
     assert status == 0 and "pilot of" in err and "gap closed" in out and "Training" not in err
