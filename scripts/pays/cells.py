@@ -6,13 +6,12 @@ import json
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from scripts.pays.run import Run, cost_share
 
-RATES = (0.5, 1.0, 2.0)  # of the task's own, tried for every arm
+RATES = (0.5, 1.0, 2.0, 4.0)  # of the task's own, tried for every arm
 VARIANTS: dict[str, dict[str, Any]] = {
     "grown": {},
     "grown, fade over a tenth": {"fade": 0.1},
@@ -53,6 +52,14 @@ MAIN = {
     "gpt": Setting("gpt", 64, 1000, 3e-3),
     "resnet": Setting("resnet", 32, 1000, 0.1),
     "mlp": Setting("mlp", 128, 2000, 0.05),
+}
+
+
+# Other widths and lengths, at the rates that were best for the main setting's arms.
+MAP = {
+    "gpt": [(64, 300), (64, 3000), (128, 500), (32, 1000)],
+    "resnet": [(32, 300)],
+    "mlp": [(128, 500), (128, 6000), (64, 2000), (256, 2000)],
 }
 
 
@@ -163,15 +170,21 @@ def gap(setting: Setting, results: Results, seeds: int = 2) -> Iterator[Run | No
                 yield base if grown_at is None else replace(base, start=0.5, grown_at=grown_at)
 
 
+def over_map(setting: Setting, results: Results, seeds: int = 2) -> Iterator[Run | None]:
+    """Full size, the better rival and grown, for other widths and lengths."""
+    tuned = {name: results.tuned(arm) for name, arm in arms_of(setting, results).items()}
+    for seed in range(seeds):
+        for width, steps in MAP[setting.task]:
+            other = replace(setting, width=width, steps=steps)
+            for name, arm in arms_of(other, results).items():
+                best = tuned[name]
+                yield None if best is None else replace(arm, lr=best.lr, seed=seed)
+
+
 CELLS: dict[str, Callable[..., Iterator[Run | None]]] = {
     "tune": tune,
     "main": main,
     "parts": parts,
     "gap": gap,
+    "map": over_map,
 }
-
-
-@cache
-def names() -> list[str]:
-    """All cells."""
-    return list(CELLS)

@@ -59,7 +59,8 @@ for model, x in cases[FIRST:]:
     plan = gr.plan(model, x, stages=2, epochs=4)
     str(plan), str(plan.groups)
     seed = plan.build_seed()
-    str(gr.Grower(seed, plan, gr.optim.AdamW(seed.parameters())).grow())
+    grower = gr.Grower(seed, plan, gr.optim.AdamW(seed.parameters()))
+    str(grower.grow()), grower.finish()
 with warnings.catch_warnings(record=True) as heard:
     warnings.simplefilter("always")
     model(x)

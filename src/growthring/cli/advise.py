@@ -17,6 +17,7 @@ from growthring.train import Progress, Recipe, Silence
 from growthring.train.advice import Advice
 from growthring.train.advise import advise
 from growthring.train.setup import check, find_device, make_model, make_optimizer, make_streams
+from growthring.train.task import task_of
 
 _ADVISE = """\
 Tells whether growing a recipe's network pays, by pilots that cost a few percent of the run: the full network, the
@@ -82,7 +83,7 @@ def _advice(
             "the recipe does not grow (fixed or small): there is nothing to advise on."
         )
     generator = torch.Generator().manual_seed(recipe.seed)
-    model = make_model(recipe, generator).to(device)
+    model, task = make_model(recipe, generator).to(device), task_of(recipe)
     streams = make_streams(recipe, root, generator, device, download)
     total_steps = recipe.epochs * len(streams.train)
 
@@ -91,10 +92,10 @@ def _advice(
 
     return advise(
         model,
-        torch.zeros(2, *recipe.input_shape, device=device),
+        task.example(recipe).to(device),
         batches=_Shuffled(streams.train),
         held_out=streams.test.fork(0),
-        loss=nn.CrossEntropyLoss(label_smoothing=recipe.label_smoothing),
+        loss=task.loss(recipe.label_smoothing),
         optimizer=optimizer,
         total_steps=total_steps,
         share=share,

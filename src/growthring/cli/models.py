@@ -23,6 +23,7 @@ from growthring.train import RECIPES, Recipe, change, parse_settings
 from growthring.train.bounds import misfit
 from growthring.train.settings import parse_setting
 from growthring.train.setup import check, make_model
+from growthring.train.task import task_of
 
 _ARGUMENT = "model_options."  # before the name of an argument, as in settings of recipes
 
@@ -104,7 +105,7 @@ def _of_recipe(arguments: argparse.Namespace, more: Mapping[str, Any]) -> Given:
     recipe = change(recipe_of(arguments), more)
     check(recipe)
     model = make_model(recipe, torch.Generator().manual_seed(recipe.seed))
-    return Given(model, torch.zeros(2, *recipe.input_shape), recipe.plan, recipe)
+    return Given(model, task_of(recipe).example(recipe), recipe.plan, recipe)
 
 
 def split_settings(name: str, settings: Sequence[str]) -> tuple[list[str], list[str]]:

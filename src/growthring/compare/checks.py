@@ -12,13 +12,14 @@ from torch import Tensor, nn
 
 from growthring.checkpoint import read_json
 from growthring.errors import GrowthError, InputError
+from growthring.methods.base import Loss
 from growthring.planning.options import OPTIONS
 from growthring.runs.folder import RunFolder
 from growthring.runs.values import canonical, mapping
 from growthring.train import Recipe
 from growthring.train.recipe import differences
 from growthring.train.setup import check, make_model, make_optimizer, make_plan, make_streams
-from growthring.train.trial import check_labels
+from growthring.train.task import task_of
 
 _DATA = ("data", "num_train", "side", "shift", "mirror", "input_shape", "batch_size")
 _PLAN = ("model", "model_options", "input_shape", "fixed", "small", *OPTIONS)
@@ -61,9 +62,10 @@ def check_recipes(
             if seen not in done:
                 generator = torch.Generator().manual_seed(0)
                 streams = make_streams(recipe, root, generator, device, download)
-                example = (torch.zeros(2, *recipe.input_shape), None)
-                check_labels(model, example, (streams.train, streams.test))
-                _step(model.to(device), optimizer, *next(iter(streams.train)))
+                task = task_of(recipe)
+                task.check(model, task.example(recipe), (streams.train, streams.test))
+                loss = task.loss(recipe.label_smoothing)
+                _step(model.to(device), optimizer, loss, *next(iter(streams.train)))
             if planned not in done:
                 make_plan(recipe, model.cpu())
         except GrowthError as error:
@@ -72,10 +74,14 @@ def check_recipes(
 
 
 def _step(
-    model: nn.Module, optimizer: torch.optim.Optimizer, inputs: Tensor, targets: Tensor
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    loss: Loss,
+    inputs: Tensor,
+    targets: Tensor,
 ) -> None:
     try:
-        nn.functional.cross_entropy(model.train()(inputs), targets).backward()
+        loss(model.train()(inputs), targets).backward()
         optimizer.step()
     except (RuntimeError, ValueError, IndexError) as error:  # the user's own model
         raise InputError(f"a first step failed: {type(error).__name__}: {error}") from error

@@ -12,3 +12,8 @@ from growthring.data.images import ImageData as ImageData
 from growthring.data.loader import LoaderBatches as LoaderBatches
 from growthring.data.preprocessing import Preprocessing as Preprocessing
 from growthring.data.stream import BatchStream as BatchStream
+from growthring.data.text import (
+    TextBatches as TextBatches,
+    TextData as TextData,
+    load_text as load_text,
+)

@@ -196,7 +196,7 @@ class Grower:
                 f"the model is at stage {self.stage}, the last of {self.plan.num_stages}; it has its full size."
             )
         try:
-            report = all_or_nothing(self._roots, lambda: self._grow(measure))
+            return all_or_nothing(self._roots, lambda: self._grow(measure))
         except GrowthError:
             raise
         except Exception as error:
@@ -204,10 +204,6 @@ class Grower:
                 f"growing to stage {self.stage + 1} failed ({type(error).__name__}: {error}); model, "
                 "optimizer and grower are as they were."
             ) from error
-        torch.clear_autocast_cache()  # an open autocast would go on with casts of the old weights
-        self._pace.enter(self.stage)
-        self._pace.fading = len(self._main.fades)
-        return report
 
     def _grow(self, measure: bool) -> GrowthReport:
         plan, main = self.plan, self._main
@@ -243,6 +239,8 @@ class Grower:
             self.optimizers, changed, replay, self.rings.num_rings, self.unknown_state
         )
         tell_rings(self.optimizers, self.model, plan, self.rings)
+        self._pace.enter(self.stage, len(main.fades))
+        torch.clear_autocast_cache()  # an open autocast would go on with casts of the old weights
         return outcome.report(growth, len(main.fades), [*notes, *told])
 
     def advance(self, progress: float) -> None:
@@ -304,8 +302,6 @@ class Grower:
         """
         stage = check_saved(state, self.plan, self.stage)
         all_or_nothing(self._roots, lambda: self._load(stage, state))
-        self._pace.load_state_dict(state.get("pace", {}), stage)
-        self._pace.fading = len(self._main.fades)
 
     def _load(self, stage: int, state: Mapping[str, Any]) -> None:
         step = self._step(stage, "off")
@@ -322,6 +318,7 @@ class Grower:
             drop_state(optimizer, self._main.tensors.values())
         tell_rings(self.optimizers, self.model, self.plan, self.rings)
         self.generator.set_state(state["generator"])
+        self._pace.load_state_dict(state.get("pace", {}), stage, len(self._main.fades))
 
     # One growth, taken apart.
 
@@ -334,7 +331,7 @@ class Grower:
         """Everything that a growth changes."""
         fades = [module.fades for module in self._modules]
         modules = [module.module for module in self._modules]
-        return [*modules, *fades, *self.optimizers, self.rings, self.generator]
+        return [*modules, *fades, *self.optimizers, self.rings, self.generator, self._pace]
 
     def _step(self, stage: int, mode: Mode) -> Step:
         """The growth from the present stage to another."""

@@ -125,18 +125,18 @@ class Pace:
     def fading(self, count: int) -> None:
         self._fading, self.is_saved = count, False
 
-    def enter(self, stage: int) -> None:
-        """The model grew."""
-        self.stage, self.began, self.is_saved = stage, self.step, False
+    def enter(self, stage: int, fading: int) -> None:
+        """The model grew, and so many norms fade in."""
+        self.stage, self.began, self.fading = stage, self.step, fading
 
     def state_dict(self) -> dict[str, float]:
         """For `Grower.state_dict`."""
         self.is_saved = True
         return {"step": self.step, "began": self.began, "peak": self._peak}
 
-    def load_state_dict(self, state: Mapping[str, Any], stage: int) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], stage: int, fading: int) -> None:
         """Takes up what was saved; nothing where it was saved before there were steps."""
-        self.stage = stage
+        self.stage, self.fading = stage, fading
         if state:
             self.step, self.began = int(state["step"]), int(state["began"])
             self._peak = float(state.get("peak", 0.0))

@@ -9,12 +9,14 @@ import torch
 from torch import nn
 
 from growthring.data import Batches, BatchStream, FolderBatches, ImageFolder, load as load_data
+from growthring.data.text import TEXTS, load_text
 from growthring.errors import InputError
 from growthring.train.card import Card, describe_training
 from growthring.train.measure import arithmetic_of, evaluate
 from growthring.train.recipe import Recipe
 from growthring.train.setup import make_streams
-from growthring.train.trial import check_labels
+from growthring.train.task import TokenCrossEntropy, held_out_windows, task_of
+from growthring.train.trial import check_labels, check_tokens
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ def card_of_recipe(recipe: Recipe, root: Path | None, download: bool = False) ->
     streams = make_streams(
         recipe, root, torch.Generator().manual_seed(0), torch.device("cpu"), download
     )
-    return describe_training(recipe, streams.test, torch.zeros(1, *recipe.input_shape))
+    return describe_training(recipe, streams.test, task_of(recipe).example(recipe, 1))
 
 
 def evaluate_card(
@@ -62,11 +64,19 @@ def evaluate_card(
     Raises:
         GrowthError: the data cannot be read, or is not such as the model was trained on.
     """
-    device = torch.device(device)
-    batches = _test_batches(card, root, batch_size or card.batch_size, device, download)
-    check_labels(model, (torch.zeros(2, *card.input_shape), None), [batches])
-    loss = nn.CrossEntropyLoss(label_smoothing=card.label_smoothing or 0.0)
-
+    device, size = torch.device(device), batch_size or card.batch_size
+    smoothing = card.label_smoothing or 0.0
+    if card.data in TEXTS:
+        (context,) = card.input_shape
+        batches: BatchStream = held_out_windows(
+            load_text(card.data, root)[1], size, context, device
+        )
+        check_tokens(model, torch.zeros(2, context, dtype=torch.int64), 256)
+        loss: nn.Module = TokenCrossEntropy(smoothing)
+    else:
+        batches = _test_batches(card, root, size, device, download)
+        check_labels(model, (torch.zeros(2, *card.input_shape), None), [batches])
+        loss = nn.CrossEntropyLoss(label_smoothing=smoothing)
     found = evaluate(
         model.to(device), batches, loss, lambda: arithmetic_of(card.precision, device), device
     )

@@ -90,7 +90,8 @@ def batch_sums(loss: Tensor, outputs: Any, batch: Batch) -> Tensor:
     count = examples_in(batch)
     right = torch.tensor(math.nan)
     if _are_classes(outputs, batch[1]):
-        right = (outputs.detach().argmax(1) == batch[1]).sum().to(torch.float32)
+        hits = outputs.detach().argmax(-1) == batch[1]
+        right = hits.sum().to(torch.float32) / (hits.numel() / count)  # of places, for sequences
     sums = [
         loss.detach() * count,
         right.to(loss.device),
@@ -100,9 +101,13 @@ def batch_sums(loss: Tensor, outputs: Any, batch: Batch) -> Tensor:
 
 
 def _are_classes(outputs: Any, targets: Any) -> bool:
-    """Whether each example has a number for each of several classes, and one whole number as its target."""
+    """Whether there is a number for each of several classes and a whole number as target, of examples or places.
+
+    Outputs (n, k, k) for targets (n, k) could have their classes on either axis, and are not counted.
+    """
     if not isinstance(outputs, Tensor) or not isinstance(targets, Tensor):
         return False
     is_number = targets.is_floating_point() or targets.is_complex()
-    is_one = targets.dim() == 1 and not is_number and targets.dtype is not torch.bool
-    return is_one and outputs.dim() == 2 and outputs.shape[1] > 1 and len(outputs) == len(targets)
+    is_whole = targets.dim() in (1, 2) and not is_number and targets.dtype is not torch.bool
+    is_clear = outputs.dim() == 2 or (outputs.dim() == 3 and outputs.shape[1] != outputs.shape[2])
+    return is_whole and is_clear and outputs.shape[:-1] == targets.shape and outputs.shape[-1] > 1

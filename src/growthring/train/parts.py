@@ -31,6 +31,7 @@ from growthring.train.setup import (
     make_streams,
     total_steps,
 )
+from growthring.train.task import ImageTask, task_of
 from growthring.train.trial import check_labels
 
 
@@ -102,10 +103,13 @@ def assemble(
         recipe = fixed_batches(recipe, batches)
     tests = None if test is None else as_stream(test, "test", recipe.batch_size, None)
     is_own = model is not None or train is not None
-    example = examples_of(batches) if is_own else (torch.zeros(2, *recipe.input_shape), None)
+    task = task_of(recipe)
+    example = examples_of(batches) if is_own else (task.example(recipe), None)
     plan = make_plan(recipe, full, example[0])
-    if loss is None:
+    if loss is None and is_own:
         check_labels(full, example, (batches, tests))
+    elif loss is None:
+        task.check(full, example[0], (batches, tests))
     grows = not (recipe.fixed or recipe.small)
     # From here, as reading the data may take more than training; the weights that are there count.
     held = 0 if grows else sum(p.numel() * p.element_size() for p in full.parameters())
@@ -113,7 +117,8 @@ def assemble(
     trained = _trained(plan, grows, device)
     steps = total_steps(plan, batches)
     optimizer = make_optimizer(recipe, trained, steps)
-    loss = loss or nn.CrossEntropyLoss(label_smoothing=recipe.label_smoothing)
+    own_loss = ImageTask() if is_own else task  # of a user's own data: classes
+    loss = loss or own_loss.loss(recipe.label_smoothing)
     if isinstance(loss, nn.Module):
         loss.to(device)  # weights of classes, say
     grower = None

@@ -4,24 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from growthring.data import (
-    Augmentation,
-    Batches,
-    Crop,
-    FolderBatches,
-    ImageFolder,
-    LoaderBatches,
-    load,
-)
+from growthring.data import LoaderBatches
 from growthring.data.batch import Stream
-from growthring.data.stream import BatchStream
 from growthring.errors import InputError
 from growthring.methods import GrowthMethod, Paired, make_method
 from growthring.optim import OPTIMIZERS
@@ -30,10 +20,7 @@ from growthring.planning.planner import fixed_plan, plan
 from growthring.train.bounds import check_bounds
 from growthring.train.lr_schedules import LR_SCHEDULES, lr_factor
 from growthring.train.recipe import CODE, KINDS, Recipe, change
-
-_LARGEST_TEST_BATCH = (
-    4096  # a huge batch_size must not put the whole test set through the model at once
-)
+from growthring.train.task import Streams, task_of
 
 
 def make_model(
@@ -69,7 +56,7 @@ def make_model(
 
 def make_plan(recipe: Recipe, model: nn.Module, example: Any = None) -> Plan:
     """The recipe's plan; of a fixed-size run one stage that takes all epochs, of a small one the seed's."""
-    inputs = torch.zeros(2, *recipe.input_shape) if example is None else example
+    inputs = task_of(recipe).example(recipe) if example is None else example
     if recipe.fixed:
         return fixed_plan(model, inputs, recipe.plan)
     grown = plan(model, inputs, options=recipe.plan)
@@ -89,14 +76,6 @@ def late_growth(recipe: Recipe, plan: Plan) -> list[str]:
         f"fallen to {rate:.0%} of its peak: what is added then can learn little. Grow earlier (grown_at), or let "
         "the rate fall later (lr_schedule='wsd'); see docs/when-it-pays.md."
     ]
-
-
-@dataclass
-class Streams:
-    """Batches for training, in random order, and for testing."""
-
-    train: BatchStream
-    test: BatchStream
 
 
 def fixed_batches(recipe: Recipe, train: LoaderBatches) -> Recipe:
@@ -124,40 +103,7 @@ def make_streams(
     download: bool = False,
 ) -> Streams:
     """The recipe's data as batches."""
-    if recipe.data == "imagenet":
-        if root is None:
-            raise InputError(
-                "imagenet is read from folders: pass --data, with train/ and val/ in it."
-            )
-        train, test = ImageFolder.splits(root)
-        side = recipe.input_shape[-1]
-        crop = Crop(size=side, resize=round(side * 256 / 224), mirror=recipe.mirror)
-        return Streams(
-            FolderBatches(train, recipe.batch_size, crop, generator, device=device),
-            FolderBatches(test, recipe.batch_size, crop, None, device=device),
-        )
-    images, test_images = load(recipe.data, root, download)
-    if recipe.num_train is not None:
-        images = images.subset(recipe.num_train)
-    if recipe.side is not None:
-        images, test_images = images.resize(recipe.side), test_images.resize(recipe.side)
-    shape = tuple(images.images.shape[1:])
-    if shape != tuple(recipe.input_shape):
-        raise InputError(
-            f"'{recipe.data}' has images of shape {shape}, the recipe expects {recipe.input_shape}."
-        )
-    labels = images.labels.unique()
-    if len(labels) < 2:
-        raise InputError(
-            f"all {len(images)} training images of '{images.name}' have the label {int(labels[0])}: there is "
-            "nothing to tell apart. Take more of them (num_train), or mix their order."
-        )
-    augmentation = Augmentation.of(images, shift=recipe.shift, mirror=recipe.mirror)
-    size = min(max(recipe.batch_size, 500), _LARGEST_TEST_BATCH)
-    return Streams(
-        Batches(images, recipe.batch_size, augmentation, generator, device=device),
-        Batches(test_images, size, augmentation, None, device=device),
-    )
+    return task_of(recipe).streams(recipe, root, generator, device, download)
 
 
 def check_data(settings: Mapping[str, Any], root: Path | None) -> None:
