@@ -5,9 +5,10 @@ import sys
 from growthring.cli.demo import main
 from growthring.compare.contenders import MATCHED
 
-TINY = ["--set", "epochs=3", "--set", "stages=2", "--set", "num_train=64",
-        "--set", "model_options.width=4"]  # fmt: skip
-ROWS = ("fixed", *MATCHED, "paired")
+TINY = ["--set", "epochs=3", "--set", "num_train=32", "--set", "input_shape=(8,)",
+        "--set", "model_options.width=16", "--set", "model_options.num_layers=1",
+        "--set", "model_options.num_heads=4"]  # fmt: skip
+ROWS = ("fixed", *MATCHED, "grown")
 
 
 def test_the_demo_compares_grown_and_fixed(tmp_path, capsys, monkeypatch):
@@ -23,7 +24,7 @@ def test_the_demo_compares_grown_and_fixed(tmp_path, capsys, monkeypatch):
     assert "growthring demo" in (out / "runs.html").read_text(encoding="utf-8")
     weights = {
         name: (out / name / "seed-0" / "model.safetensors").read_bytes()
-        for name in ("fixed", "paired")
+        for name in ("fixed", "grown")
     }
     main()  # all are finished: nothing is trained again
     for name, content in weights.items():

@@ -71,8 +71,9 @@ class Task(Protocol):
 def task_of(recipe: Recipe) -> Task:
     """The task of a recipe, by its data.
 
-    >>> from growthring.train.recipes import demo
-    >>> task_of(demo()).example(demo()).dtype
+    >>> from growthring.zoo.gpt import GPT
+    >>> recipe = Recipe("mine", GPT, data="python", input_shape=(64,))
+    >>> task_of(recipe).example(recipe).dtype
     torch.int64
     """
     return TextTask() if recipe.data in TEXTS else ImageTask()
