@@ -44,6 +44,7 @@ def test_train_json_and_quiet(capsys, tmp_path):
     assert config["fixed"] and config["settings"]["stages"] == 3
 
 
+@pytest.mark.slow
 def test_ctrl_c_says_how_to_go_on_and_a_second_process_is_refused(own, whole, capsys, tmp_path):
     folder = tmp_path / "run"
     arguments = ["--recipe", f"{own}:mine", "--out", folder, "--checkpoint-steps", "1"]

@@ -165,6 +165,7 @@ FREEZES = [
     ("make", "expected"), GROWS, ids=lambda item: getattr(item, "__name__", "")
 )
 @pytest.mark.each(7)
+@pytest.mark.slow
 def test_inlined_operators_grow_exactly(make: Callable[[], Made], expected: dict[str, int]) -> None:
     torch.manual_seed(0)
     plan = make_plan(*make(), stages=2)
@@ -176,6 +177,7 @@ def test_inlined_operators_grow_exactly(make: Callable[[], Made], expected: dict
     ("make", "reason"), FREEZES, ids=lambda item: getattr(item, "__name__", "")
 )
 @pytest.mark.each(2)
+@pytest.mark.slow
 def test_other_operators_freeze_what_they_touch(make: Callable[[], Made], reason: str) -> None:
     torch.manual_seed(0)
     plan = make_plan(*make(), stages=2)

@@ -44,7 +44,7 @@ def plan_of(name: str) -> gr.Plan:
     return found
 
 
-@pytest.mark.each(20)
+@pytest.mark.each(28)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_row_of_the_table(name: str) -> None:
     """The expected widths grow, the rest says why, and growing is exact: on one plan.
@@ -131,6 +131,7 @@ def small(name: str) -> tuple[nn.Module, torch.Tensor]:
 
 @pytest.mark.parametrize("name", ["resnet20", "resnet8", "vgg11"])
 @pytest.mark.each(3)
+@pytest.mark.slow
 def test_paper_mode_keeps_outputs_up_to_the_factor_it_names(name: str) -> None:
     model, inputs = small(name)
     plan = make_plan(model, inputs, stages=3)

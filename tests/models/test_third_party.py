@@ -42,7 +42,7 @@ def _in_double(entry: Entry) -> Prepared:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("entry", _marked([e for e in CATALOGUE if e.expect == "grows"]))
-@pytest.mark.each(5)
+@pytest.mark.each(9)
 def test_grows_exactly_into_the_given_model(entry: Entry) -> None:
     prepared = _in_double(entry)
     plan = prepared.plan()

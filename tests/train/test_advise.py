@@ -143,6 +143,12 @@ def test_refusals(options, error, message):
         advised(**options)
 
 
+def test_the_command_refuses_a_run_that_is_too_short(capsys):
+    status, _, err = run(capsys, "advise", "--recipe", "demo", "--share", "1%")
+    assert status == 2 and "too few to tell anything" in err
+
+
+@pytest.mark.slow
 def test_the_command(capsys):
     options = ["--set", "num_train=128", "--set", "model_options.width=4", "--set", "epochs=80"]
     asked = ["advise", "--recipe", "demo", "--share", "100%", "--seeds", "1", *options]
@@ -150,5 +156,3 @@ def test_the_command(capsys):
     assert status == 0 and "pilot of" in err and "gap closed" in out and "Training" not in err
     found = one_object(run(capsys, *asked, "--json")[1])
     assert set(found) >= {"grow", "flops_saving", "pilots", "plan"}
-    status, _, err = run(capsys, "advise", "--recipe", "demo", "--share", "1%", *options)
-    assert status == 2 and "too few to tell anything" in err

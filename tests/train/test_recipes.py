@@ -44,7 +44,8 @@ def published_widths(full: int) -> list[int]:
 
 
 def test_the_names():
-    assert set(RECIPES) == {*CASES, "cifar10-small", "cifar10-wide", "cifar10-eight", "demo"}
+    own = {"cifar10-small", "cifar10-wide", "cifar10-eight", "demo", "python-gpt"}
+    assert set(RECIPES) == {*CASES, *own}
     for name, make in RECIPES.items():
         recipe = make()
         assert isinstance(recipe, Recipe) and recipe.name == name

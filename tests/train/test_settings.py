@@ -148,7 +148,9 @@ def test_a_wrong_key_lists_the_right_ones():
     assert "model," not in text and "name," not in text
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize(
+    "name", [n for n, make in RECIPES.items() if make().plan.optimizer == "sgd"]
+)
 def test_every_recipe_can_be_changed(name):
     changed = put(RECIPES[name](), "optimizer_options.momentum=0.5", "epochs=50")
     assert changed.optimizer_options["momentum"] == 0.5
