@@ -132,7 +132,8 @@ class GrownModel:
         worst_training: the same in train mode; None where train mode does not take the inputs.
         rounding_training: what one unit in the last place of noise on every operator does in train mode, where
             the change is more than exact: the statistics of a small batch divide by little, layer after layer.
-        rounding: how far the ungrown seed is from itself in float64; 0 if it is in float64, or cannot be.
+        rounding: how far the ungrown seed is from itself in float64, 0 if it cannot be; in float64 what that noise
+            does in eval mode, where it is needed.
         sensitivity: how much the outputs differ between those two inputs. Were it tiny, `worst` would mean nothing.
     """
 
@@ -173,21 +174,25 @@ def grow_through(
             found += [] if change is None else [change.relative]
     grower.finish()
     training = max(changes[True], default=None)
+    if is_double and max(changes[False]) > FLOAT64_BOUND:
+        rounding = _disturbed(model, trials, plan, arithmetic, training=False)
     return GrownModel(
         model,
         max(changes[False]),
         training,
-        _disturbed(model, trials, plan, arithmetic) if (training or 0) > FLOAT64_BOUND else 0.0,
+        _disturbed(model, trials, plan, arithmetic, training=True)
+        if (training or 0) > FLOAT64_BOUND
+        else 0.0,
         rounding,
         sensitivity,
     )
 
 
 def _disturbed(
-    model: nn.Module, trials: list[Trial], plan: gr.Plan, arithmetic: Arithmetic
+    model: nn.Module, trials: list[Trial], plan: gr.Plan, arithmetic: Arithmetic, training: bool
 ) -> float:
-    """How far the model in train mode is from itself when every operator rounds at random."""
-    chosen = [t for t in trials if t.training]
+    """How far the model in a mode is from itself when every operator rounds at random."""
+    chosen = [t for t in trials if t.training == training]
     noisy = Arithmetic(lifted=arithmetic.lifted, rounded=SEED)
     runs = [run(model, chosen, plan.outputs, how) for how in (arithmetic, noisy)]
     return max(a.change_to(b).relative for a, b in zip(*runs, strict=True))

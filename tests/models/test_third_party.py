@@ -52,7 +52,7 @@ def test_grows_exactly_into_the_given_model(entry: Entry) -> None:
     grown = outcome.model
     assert outcome.sensitivity >= LEAST_SENSITIVITY, "the test would pass whatever grew"
     dtype = next(grown.parameters()).dtype
-    assert outcome.worst <= bound(dtype, "off")
+    assert outcome.worst <= bound(dtype, "off", rounding=outcome.rounding)
     assert (outcome.worst_training or 0.0) <= bound(
         dtype, "off", training=True, rounding=outcome.rounding_training
     )
