@@ -158,11 +158,9 @@ class RingRates:
 
     def _favours_new(self, group: Mapping[str, Any]) -> bool:
         """Whether a ring that a growth added has another rate than the seed's; a warm-up ends."""
-        if option(group, "new_ring_rate") != 1.0:
-            return self.num_rings > 1
-        return self.num_rings > 1 and self.steps - self.births[-1] < option(
-            group, "new_ring_warmup"
-        )
+        age = self.steps - self.births[-1]
+        is_other = option(group, "new_ring_rate") != 1.0 or age < option(group, "new_ring_warmup")
+        return self.num_rings > 1 and is_other
 
     def _new(self, group: Mapping[str, Any]) -> list[float]:
         rate, warmup = option(group, "new_ring_rate"), option(group, "new_ring_warmup")

@@ -98,8 +98,11 @@ def advise(
     lengths = _pilot_lengths(total_steps, share, seeds, whole)
     trial = _Trial(model, batches, loss, optimizer, held_out, lr_kind)
     pilots, spent = [], 0.0
-    for steps, seed in itertools.product(lengths, range(seeds)):
-        own = plan(model, example_inputs, options=options, **{**changes, "total_steps": steps})
+    plans = [
+        plan(model, example_inputs, options=options, **{**changes, "total_steps": steps})
+        for steps in lengths
+    ]
+    for (steps, own), seed in itertools.product(zip(lengths, plans, strict=True), range(seeds)):
         fewer = math.ceil(own.flops_share * steps)
         progress.say(f"pilot of {steps:,} steps, seed {seed} ...")
         full, full_seconds = trial.run(None, steps, seed)
