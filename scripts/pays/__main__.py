@@ -23,6 +23,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("results/pays"))
     parser.add_argument("--cells", nargs="+", default=list(CELLS), choices=list(CELLS))
     parser.add_argument("--tasks", nargs="+", default=list(MAIN), choices=list(MAIN))
+    parser.add_argument("--seeds", type=int, default=3)
     args = parser.parse_args()
     torch.set_num_threads(1)
     args.out.mkdir(parents=True, exist_ok=True)
@@ -32,7 +33,7 @@ def main() -> None:
             waiting = True
             while waiting:  # another process may be at work on what this cell needs
                 waiting = False
-                for run in CELLS[cell](MAIN[task], results):
+                for run in CELLS[cell](MAIN[task], results, args.seeds):
                     if run is None:
                         waiting = True
                         continue

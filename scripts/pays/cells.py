@@ -9,31 +9,52 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from scripts.pays.run import Run, cost_share
+from scripts.pays.run import Run, cost_share, flops_ratio
 
 RATES = (0.5, 1.0, 2.0, 4.0)  # of the task's own, tried for every arm
 CHOSEN = RATES[
     :3
 ]  # at the highest, some arm of the GPT diverges; what is left out there helps the rivals
+PAPER = {"schedule": "cosine", "start": 0.25, "plan": {"preset": "paper"}, "options": {"rings": {}}}
+
+
+def _rings(**options: Any) -> dict[str, Any]:
+    return {"options": {"rings": options}}
+
+
+# Changes of the grown arm, one by one.
 VARIANTS: dict[str, dict[str, Any]] = {
     "grown": {},
-    "grown, fade over a tenth": {"fade": 0.1},
-    "grown, fade over the stage": {"fade": 1.0},
-    "grown, no noise": {"noise": 0.0},
-    "grown, ages of rings": {"rings": {"ages": "ring"}},
-    "grown, rates by norm": {"rings": {"rate_adaptation": "norm"}},
-    "grown, own schedules": {"rings": {"ring_schedule": "own"}},
-    "grown, state dropped": {"rings": {"state_at_growth": "reset"}},
-    "grown, new rings 1.3 after a warm-up": {
-        "rings": {"new_ring_rate": 1.3, "new_ring_warmup": 50}
-    },
-    "grown, new rings 2 after a warm-up": {"rings": {"new_ring_rate": 2.0, "new_ring_warmup": 50}},
-    "grown, new rings after a warm-up": {"rings": {"new_ring_warmup": 50}},
-    "grown, variance transfer off": {"variance_transfer": "off"},
-    "grown, variance transfer as in the paper": {"variance_transfer": "paper"},
-    "grown, more noise": {"noise": 0.1},
-    "copies (Net2Net)": {"method": "net2net"},
-    "new units at random": {"method": "random"},
+    "grown, heads by number": {"plan": {"heads": "count"}},
+    "grown, heads by size": {"plan": {"heads": "size"}},
+    "grown, fade over a tenth": {"options": {"fade": 0.1}},
+    "grown, fade over the stage": {"options": {"fade": 1.0}},
+    "grown, no noise": {"options": {"noise": 0.0}},
+    "grown, more noise": {"options": {"noise": 0.1}},
+    "grown, ages of rings": _rings(ages="ring"),
+    "grown, rates by norm": _rings(rate_adaptation="norm"),
+    "grown, own schedules": _rings(ring_schedule="own"),
+    "grown, state dropped": _rings(state_at_growth="reset"),
+    "grown, new rings 1.3 after a warm-up": _rings(new_ring_rate=1.3, new_ring_warmup=50),
+    "grown, new rings 2 after a warm-up": _rings(new_ring_rate=2.0, new_ring_warmup=50),
+    "grown, new rings after a warm-up": _rings(new_ring_warmup=50),
+    "grown, variance transfer off": {"options": {"variance_transfer": "off"}},
+    "grown, variance transfer as in the paper": {"options": {"variance_transfer": "paper"}},
+    "grown, no weight decay while narrow": {"narrow": {"weight_decay": 0.0}},
+    "grown, no augmentation while narrow": {"narrow": {"augmentation": 0.0}},
+    "copies (Net2Net)": {"options": {"method": "net2net"}},
+    "new units at random": {"options": {"method": "random"}},
+}
+
+# How far and when: other costs than the grown arm's, so these are judged by the saving at equal loss.
+TIMES: dict[str, dict[str, Any]] = {
+    "half the width until 25 %": {"start": 0.5, "grown_at": 0.25},
+    "half the width until 50 %": {"start": 0.5, "grown_at": 0.5},
+    "half the width until 70 %": {"start": 0.5, "grown_at": 0.7},
+    "a quarter, then half, until 25 %": {"start": 0.25, "grown_at": 0.25},
+    "a quarter, then half, until 50 %": {"start": 0.25, "grown_at": 0.5},
+    "a quarter until 25 %": {"start": 0.25, "grown_at": 0.25, "plan": {"stages": 2}},
+    "a quarter until 50 %": {"start": 0.25, "grown_at": 0.5, "plan": {"stages": 2}},
 }
 
 
@@ -54,16 +75,20 @@ class Setting:
 MAIN = {
     "gpt": Setting("gpt", 64, 1000, 3e-3),
     "resnet": Setting("resnet", 32, 1000, 0.1),
+    "resnet100": Setting("resnet100", 32, 1000, 0.1),
+    "vgg": Setting("vgg", 32, 1000, 0.05),
     "mlp": Setting("mlp", 128, 2000, 0.05),
 }
 
-
-# Other widths and lengths, at the rates that were best for the main setting's arms.
+# Other widths and lengths.
 MAP = {
-    "gpt": [(64, 300), (64, 3000), (128, 500), (32, 1000)],
-    "resnet": [(32, 300)],
-    "mlp": [(128, 500), (128, 6000), (64, 2000), (256, 2000)],
+    "gpt": [(64, 300), (128, 500), (32, 1000), (64, 3000)],
+    "resnet": [(64, 500), (16, 1000), (32, 300)],
+    "resnet100": [],
+    "vgg": [(64, 500)],
+    "mlp": [(256, 2000), (64, 2000), (128, 500), (128, 6000)],
 }
+UNTUNED = {("gpt", 64, 3000)}  # too long to try rates anew: those of the main setting
 
 
 class Results:
@@ -78,15 +103,28 @@ class Results:
         return json.loads(path.read_text()) if path.exists() else None
 
     def share(self, run: Run) -> float:
-        """FLOPs of a grown run, as a share of full-size training: from any seed that is done, or from its plan."""
-        known = self.out / "shares.json"
-        shares = json.loads(known.read_text()) if known.exists() else {}
-        key = f"{run.task} {run.width} {run.steps} {run.start} {run.grown_at}"
-        if key not in shares:
-            assert self.data is not None, f"no share of {key} yet: run the cell first"
-            shares[key] = cost_share(run, self.data)
-            known.write_text(json.dumps(shares, indent=1) + "\n")
-        return shares[key]
+        """FLOPs of a grown run, as a share of full-size training."""
+        plan = f" {json.dumps(run.plan, sort_keys=True)}" if run.plan else ""
+        key = f"{run.task} {run.width} {run.steps} {run.start} {run.grown_at}{plan}"
+        return self._known("shares", key, lambda: cost_share(run, self._root(key)))
+
+    def flops_ratio(self, task: str, width: int, other: int) -> float:
+        """FLOPs of a step at one width over those at another."""
+        key = f"{task} {width} {other}"
+        return self._known("widths", key, lambda: flops_ratio(task, width, other, self._root(key)))
+
+    def _known(self, name: str, key: str, count: Callable[[], float]) -> float:
+        path = self.out / f"{name}.json"
+        known = json.loads(path.read_text()) if path.exists() else {}
+        if key not in known:
+            known[key] = count()
+            path.write_text(json.dumps(known, indent=1) + "\n")
+        return known[key]
+
+    def _root(self, key: str) -> Path:
+        if self.data is None:
+            raise LookupError(f"no share of {key} yet: run the cell first")
+        return self.data
 
     def tuned(self, run: Run) -> Run | None:
         """The run at the best of the rates tried, or None while these are missing."""
@@ -99,13 +137,21 @@ class Results:
         )
         return replace(run, lr=tried[best].lr)
 
+    def best(self, setting: Setting, name: str) -> Run | None:
+        """An arm at its best rate; where a setting is too long for that, at the main setting's."""
+        arm = arms_of(setting, self)[name]
+        if (setting.task, setting.width, setting.steps) not in UNTUNED:
+            return self.tuned(arm)
+        main = self.best(MAIN[setting.task], name)
+        return None if main is None else replace(arm, lr=main.lr)
+
 
 Arms = dict[str, Run]
 
 
-def arms_of(setting: Setting, results: Results, grown_at: float = 0.5, start: float = 0.5) -> Arms:
+def arms_of(setting: Setting, results: Results) -> Arms:
     """Grown, and what it has to beat: full size for all steps, and at its cost."""
-    grown = setting.run(start=start, grown_at=grown_at)
+    grown = setting.run(start=0.5, grown_at=0.5)
     steps = math.ceil(results.share(grown) * setting.steps)  # in the rival's favour
     return {
         "full": setting.run(),
@@ -115,79 +161,123 @@ def arms_of(setting: Setting, results: Results, grown_at: float = 0.5, start: fl
     }
 
 
-def tune(setting: Setting, results: Results) -> Iterator[Run]:
+def tune(setting: Setting, results: Results, seeds: int) -> Iterator[Run]:
     """Each arm at each rate, one seed."""
     for arm in arms_of(setting, results).values():
         for rate in RATES:
             yield replace(arm, lr=arm.lr * rate)
 
 
-def main(setting: Setting, results: Results, seeds: int = 3) -> Iterator[Run | None]:
+def main(setting: Setting, results: Results, seeds: int) -> Iterator[Run | None]:
     """Each arm at its best rate, all seeds."""
     for seed in range(seeds):
-        for arm in arms_of(setting, results).values():
-            tuned = results.tuned(arm)
-            yield None if tuned is None else replace(tuned, seed=seed)
+        for name in arms_of(setting, results):
+            best = results.best(setting, name)
+            yield None if best is None else replace(best, seed=seed)
 
 
-def parts(setting: Setting, results: Results, seeds: int = 3) -> Iterator[Run | None]:
+def parts(setting: Setting, results: Results, seeds: int) -> Iterator[Run | None]:
     """The grown arm with its parts changed one by one, and the rival with smaller batches."""
-    arms = arms_of(setting, results)
-    grown, full = results.tuned(arms["grown"]), results.tuned(arms["fewer steps, wsd"])
+    grown = results.best(setting, "grown")
+    rival = results.best(setting, "fewer steps, wsd")
     for seed in range(seeds):
-        for options in VARIANTS.values():
-            yield (
-                None
-                if grown is None
-                else replace(grown, options=with_steps(options, setting), seed=seed)
-            )
-        yield None if full is None else smaller_batch(full, setting, results, seed)
+        for changes in VARIANTS.values():
+            if grown is None:
+                yield None
+            elif _fits(changes, setting):
+                yield replace(variant(grown, changes), seed=seed)
+        yield None if rival is None else smaller_batch(rival, setting, seed)
 
 
-def with_steps(options: dict[str, Any], setting: Setting) -> dict[str, Any]:
-    """Options with the run's length, where schedules of rings need it."""
-    rings = options.get("rings")
-    return (
-        options if rings is None else {**options, "rings": {**rings, "total_steps": setting.steps}}
-    )
+def variant(grown: Run, changes: dict[str, Any]) -> Run:
+    """A grown run with changes; rings are told the run's length, where schedules of theirs need it."""
+    rings = changes.get("options", {}).get("rings")
+    if rings is not None and rings:
+        changes = {**changes, "options": {"rings": {**rings, "total_steps": grown.steps}}}
+    return replace(grown, **changes)
 
 
-def smaller_batch(full: Run, setting: Setting, results: Results, seed: int) -> Run:
+def _fits(changes: dict[str, Any], setting: Setting) -> bool:
+    """Heads are the GPT's, augmentation that of images."""
+    is_text = setting.task == "gpt"
+    return is_text if "heads" in changes.get("plan", {}) else not (is_text and "narrow" in changes)
+
+
+def smaller_batch(full: Run, setting: Setting, seed: int) -> Run:
     """The rival at equal cost with as many steps: of fewer examples each."""
-    own = {"gpt": 16, "resnet": 64, "mlp": 64}[setting.task]
+    own = 16 if setting.task == "gpt" else 64
     share = full.steps / setting.steps
     return replace(full, steps=setting.steps, batch=round(own * share), seed=seed)
 
 
-def gap(setting: Setting, results: Results, seeds: int = 2) -> Iterator[Run | None]:
+def times(setting: Setting, results: Results, seeds: int) -> Iterator[Run | None]:
+    """From which width, and until when."""
+    grown = results.best(setting, "grown")
+    for seed in range(seeds):
+        for changes in TIMES.values():
+            yield None if grown is None else replace(grown, **changes, seed=seed)
+
+
+def gap(setting: Setting, results: Results, seeds: int) -> Iterator[Run | None]:
     """Grown at several times under three schedules: how far from the full-size run at the same step?"""
-    arms = arms_of(setting, results)
-    tuned = results.tuned(arms["full"])
+    full = results.best(setting, "full")
     for seed in range(seeds):
         for schedule in ("wsd", "linear", "cosine"):
             for grown_at in (None, 0.25, 0.5, 0.7):
-                if tuned is None:
+                if full is None:
                     yield None
                     continue
-                base = replace(tuned, schedule=schedule, seed=seed)
+                base = replace(full, schedule=schedule, seed=seed)
                 yield base if grown_at is None else replace(base, start=0.5, grown_at=grown_at)
 
 
-def over_map(setting: Setting, results: Results, seeds: int = 2) -> Iterator[Run | None]:
-    """Full size, the better rival and grown, for other widths and lengths."""
-    tuned = {name: results.tuned(arm) for name, arm in arms_of(setting, results).items()}
+def over_map(setting: Setting, results: Results, seeds: int) -> Iterator[Run | None]:
+    """Full size, the better rival and grown, for other widths and lengths, each at its best rate."""
+    for width, steps in MAP[setting.task]:
+        other = replace(setting, width=width, steps=steps)
+        if (other.task, width, steps) not in UNTUNED:
+            for arm in arms_of(other, results).values():
+                yield from (replace(arm, lr=arm.lr * rate) for rate in CHOSEN)
+        yield from main(other, results, seeds)
+
+
+def paper(setting: Setting, results: Results, seeds: int) -> Iterator[Run | None]:
+    """The paper's schedule, rates and variance transfer in nine stages under cosine, at its best rate."""
+    arm = setting.run(**PAPER)
+    yield from (replace(arm, lr=arm.lr * rate) for rate in CHOSEN)
     for seed in range(seeds):
-        for width, steps in MAP[setting.task]:
-            other = replace(setting, width=width, steps=steps)
-            for name, arm in arms_of(other, results).items():
-                best = tuned[name]
-                yield None if best is None else replace(arm, lr=best.lr, seed=seed)
+        best = results.tuned(arm)
+        yield None if best is None else replace(best, seed=seed)
+
+
+def statics(setting: Setting, results: Results) -> Arms:
+    """Narrower and wider networks of one width for the FLOPs of the grown run."""
+    share, found = results.share(arms_of(setting, results)["grown"]), {}
+    for factor in (0.25, 0.5, 2.0):
+        width = round(factor * setting.width)
+        ratio = results.flops_ratio(setting.task, setting.width, width)
+        found[f"width {width}"] = setting.run(
+            width=width, steps=math.ceil(share * setting.steps * ratio)
+        )
+    return found
+
+
+def static(setting: Setting, results: Results, seeds: int) -> Iterator[Run | None]:
+    """The best width of all, had one known it: at equal FLOPs, each at its best rate."""
+    for arm in statics(setting, results).values():
+        yield from (replace(arm, lr=arm.lr * rate) for rate in CHOSEN)
+        for seed in range(seeds):
+            best = results.tuned(arm)
+            yield None if best is None else replace(best, seed=seed)
 
 
 CELLS: dict[str, Callable[..., Iterator[Run | None]]] = {
     "tune": tune,
     "main": main,
+    "paper": paper,
+    "times": times,
     "parts": parts,
+    "static": static,
     "gap": gap,
     "map": over_map,
 }

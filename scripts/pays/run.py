@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 import growthring as gr
+from growthring.planning.costs import footprint
 from growthring.train.lr_schedules import lr_schedule
 from scripts.pays.tasks import TASKS, Task
 
@@ -38,6 +39,9 @@ class Run:
         grown_at: share of the run at which the full size is reached.
         options: of the Grower, and of the ring optimizer under "rings" (torch's own optimizer without).
         seed: of all random numbers.
+        plan: more options of `gr.plan`.
+        narrow: regularisation before the full size is reached, as shares of its strength: "weight_decay" and
+            "augmentation" (0 or 1).
     """
 
     task: str
@@ -51,11 +55,17 @@ class Run:
     grown_at: float = 0.5
     options: dict[str, Any] = field(default_factory=dict)
     seed: int = 0
+    plan: dict[str, Any] = field(default_factory=dict)
+    narrow: dict[str, float] = field(default_factory=dict)
 
     @property
     def key(self) -> str:
         """Names its file."""
-        text = json.dumps(dataclasses.asdict(self), sort_keys=True)
+        values = dataclasses.asdict(self)
+        for later in ("plan", "narrow"):  # runs were stored before there were these
+            if not values[later]:
+                del values[later]
+        text = json.dumps(values, sort_keys=True)
         return f"{self.task}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
@@ -68,6 +78,7 @@ def plan_of(run: Run, task: Task, model: torch.nn.Module) -> gr.Plan:
         start=run.start,
         grown_at=run.grown_at,
         batch_size=run.batch or task.batch_size,
+        **run.plan,
     )
 
 
@@ -75,6 +86,14 @@ def cost_share(run: Run, root: Path) -> float:
     """FLOPs of a run, as a share of full-size training for as many steps."""
     task = TASKS[run.task](root)
     return plan_of(run, task, task.build(run.width, torch.Generator().manual_seed(0))).flops_share
+
+
+def flops_ratio(name: str, width: int, other: int, root: Path) -> float:
+    """FLOPs of a step at one width over those at another."""
+    task = TASKS[name](root)
+    models = (task.build(w, torch.Generator().manual_seed(0)) for w in (width, other))
+    first, second = (footprint(model, task.example).flops for model in models)
+    return first / second
 
 
 def train(run: Run, root: Path) -> dict[str, Any]:
@@ -101,9 +120,16 @@ def train(run: Run, root: Path) -> dict[str, Any]:
     flops_of = _flops(plan, task, full)
     every = max(1, run.steps // _POINTS)
     curve, flops, seconds = [], 0.0, 0.0
+    decays = [group["weight_decay"] for group in optimizer.param_groups]
     for step in range(run.steps):
         began = time.process_time()
-        loss = task.loss(model, task.batch(size, data))
+        is_narrow = grower is not None and not grower.is_full
+        if run.narrow:
+            share = run.narrow.get("weight_decay", 1.0) if is_narrow else 1.0
+            for group, decay in zip(optimizer.param_groups, decays, strict=True):
+                group["weight_decay"] = share * decay
+        is_plain = is_narrow and run.narrow.get("augmentation", 1.0) == 0
+        loss = task.loss(model, task.batch(size, data, is_plain))
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()

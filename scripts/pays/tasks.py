@@ -14,7 +14,8 @@ from torch.nn import functional
 from growthring.zoo import mlp8
 from growthring.zoo.gpt import GPT
 from growthring.zoo.resnet import resnet8
-from scripts.trials.cifar import augment, load_cifar10
+from growthring.zoo.vgg import VGG
+from scripts.trials.cifar import augment, load_cifar
 
 Batch = tuple[Tensor, Tensor]
 
@@ -26,7 +27,7 @@ class Task:
     Attributes:
         build: a network of a width, with weights from a generator.
         example: inputs for `gr.plan`, of two examples.
-        batch: so many examples, drawn with a generator.
+        batch: so many examples, drawn with a generator; as they are, or augmented where the task has that.
         held_out: batches for the validation loss.
         optimizer: "adamw" or "sgd".
         lr: a rate to begin tuning with.
@@ -36,7 +37,7 @@ class Task:
 
     build: Callable[[int, torch.Generator], nn.Module]
     example: Tensor
-    batch: Callable[[int, torch.Generator], Batch]
+    batch: Callable[[int, torch.Generator, bool], Batch]
     held_out: list[Batch]
     optimizer: str
     lr: float
@@ -75,7 +76,7 @@ def gpt(root: Path, context: int = 64, num_layers: int = 3) -> Task:
     train, test = text[:split], text[split:]
     offsets = torch.arange(context + 1)
 
-    def batch(size: int, generator: torch.Generator) -> Batch:
+    def batch(size: int, generator: torch.Generator, is_plain: bool = False) -> Batch:
         starts = torch.randint(len(train) - context, (size, 1), generator=generator)
         windows = train[starts + offsets]
         return windows[:, :-1], windows[:, 1:]
@@ -91,19 +92,24 @@ def gpt(root: Path, context: int = 64, num_layers: int = 3) -> Task:
 
 
 @functools.cache
-def _images(root: Path, count: int, side: int) -> dict[str, Tensor]:
-    return load_cifar10(root, count, side)
+def _images(root: Path, count: int, side: int, name: str) -> dict[str, Tensor]:
+    return load_cifar(root, count, side, name)
 
 
 def _cifar(
-    root: Path, build: Callable[[int, torch.Generator], nn.Module], flat: bool, lr: float
+    root: Path,
+    build: Callable[[int, torch.Generator], nn.Module],
+    flat: bool = False,
+    lr: float = 0.1,
+    name: str = "cifar10",
+    count: int = 10_000,
 ) -> Task:
-    data = _images(root, 10_000, 8)
+    data = _images(root, count, 8, name)
     images, labels = data["train_images"], data["train_labels"]
 
-    def batch(size: int, generator: torch.Generator) -> Batch:
+    def batch(size: int, generator: torch.Generator, is_plain: bool = False) -> Batch:
         chosen = torch.randint(len(images), (size,), generator=generator)
-        picked = augment(images[chosen], generator)
+        picked = images[chosen] if is_plain else augment(images[chosen], generator)
         return (picked.flatten(1) if flat else picked), labels[chosen]
 
     test = data["test_images"].flatten(1) if flat else data["test_images"]
@@ -117,7 +123,26 @@ def resnet(root: Path) -> Task:
     def build(width: int, generator: torch.Generator) -> nn.Module:
         return resnet8(num_classes=10, width=width, generator=generator)
 
-    return _cifar(root, build, flat=False, lr=0.1)
+    return _cifar(root, build)
+
+
+def resnet100(root: Path) -> Task:
+    """ResNet-8 on all images of CIFAR-100 at 8 × 8: many classes, and data that is hardly seen twice."""
+
+    def build(width: int, generator: torch.Generator) -> nn.Module:
+        return resnet8(num_classes=100, width=width, generator=generator)
+
+    return _cifar(root, build, name="cifar100", count=50_000)
+
+
+def vgg(root: Path) -> Task:
+    """A VGG of four convolutions (w, 2w, 4w, 4w) on 10,000 images of CIFAR-10 at 8 × 8."""
+
+    def build(width: int, generator: torch.Generator) -> nn.Module:
+        widths = [[width], [2 * width], [4 * width, 4 * width]]
+        return VGG(widths, num_classes=10, generator=generator)
+
+    return _cifar(root, build, lr=0.05)
 
 
 def mlp(root: Path) -> Task:
@@ -129,4 +154,10 @@ def mlp(root: Path) -> Task:
     return _cifar(root, build, flat=True, lr=0.05)
 
 
-TASKS: dict[str, Callable[[Path], Task]] = {"gpt": gpt, "resnet": resnet, "mlp": mlp}
+TASKS: dict[str, Callable[[Path], Task]] = {
+    "gpt": gpt,
+    "resnet": resnet,
+    "resnet100": resnet100,
+    "vgg": vgg,
+    "mlp": mlp,
+}

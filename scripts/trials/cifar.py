@@ -1,4 +1,4 @@
-"""CIFAR-10 for short trials: fewer and smaller images, as floats in memory."""
+"""CIFAR-10 and CIFAR-100 for short trials: fewer and smaller images, as floats in memory."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ import torch
 from growthring.data import load
 
 
-def load_cifar10(root: Path, num_train: int, side: int) -> dict[str, torch.Tensor]:
+def load_cifar(
+    root: Path, num_train: int, side: int, name: str = "cifar10"
+) -> dict[str, torch.Tensor]:
     """The first `num_train` training images and all test images, averaged down to side × side.
 
     Returns:
         train_images (n, 3, side, side) and test_images, normalised; train_labels, test_labels.
     """
-    train, test = load("cifar10", root)
+    train, test = load(name, root)
     images, labels = train.images[:num_train], train.labels[:num_train]
     small = [torch.nn.functional.avg_pool2d(i.float(), 32 // side) for i in (images, test.images)]
     mean, std = small[0].mean((0, 2, 3), keepdim=True), small[0].std((0, 2, 3), keepdim=True)

@@ -20,7 +20,7 @@ import torch
 
 import growthring as gr
 from growthring.zoo import resnet8
-from scripts.trials.cifar import augment, load_cifar10
+from scripts.trials.cifar import augment, load_cifar
 
 EPOCHS = (2, 2, 2, 3, 4, 4, 5, 7, 11)  # floor(2 · 1.2^t), the last stage takes the rest of 40
 SETTING = {"images": 10_000, "side": 16, "batch": 128, "epochs": sum(EPOCHS), "stages": len(EPOCHS)}
@@ -169,7 +169,7 @@ def main() -> None:
         return
     torch.set_num_threads(1)
     args.out.mkdir(parents=True, exist_ok=True)
-    data = load_cifar10(args.data, SETTING["images"], SETTING["side"])
+    data = load_cifar(args.data, SETTING["images"], SETTING["side"])
     for seed in args.seeds:
         for name in args.only:
             path = args.out / f"{name}-{seed}.json"
