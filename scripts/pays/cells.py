@@ -113,6 +113,24 @@ class Results:
         key = f"{task} {width} {other}"
         return self._known("widths", key, lambda: flops_ratio(task, width, other, self._root(key)))
 
+    def seconds_share(self, run: Run, setting: Setting) -> float | None:
+        """CPU seconds of a run, as a share of the setting's full-size training; None where no step was timed.
+
+        From the seconds of a step at each width, which `scripts.pays.seconds` takes in turns in one process:
+        those of whole runs were taken while other work ran.
+        """
+        path = self.out / "seconds.json"
+        timed = json.loads(path.read_text()) if path.exists() else {}
+        own = timed.get(f"{run.task} {setting.width}")
+        if own is None or run.width != setting.width:
+            return None
+        if run.start == 1:
+            return run.steps / setting.steps if not run.batch else None
+        if (run.start, run.grown_at) != (0.5, 0.5):
+            return None
+        seed = own["seed, heads by number" if run.plan.get("heads") == "count" else "seed"]
+        return (seed + own["full"]) / 2 / own["full"]
+
     def _known(self, name: str, key: str, count: Callable[[], float]) -> float:
         path = self.out / f"{name}.json"
         known = json.loads(path.read_text()) if path.exists() else {}
@@ -198,9 +216,11 @@ def variant(grown: Run, changes: dict[str, Any]) -> Run:
 
 
 def _fits(changes: dict[str, Any], setting: Setting) -> bool:
-    """Heads are the GPT's, augmentation that of images."""
-    is_text = setting.task == "gpt"
-    return is_text if "heads" in changes.get("plan", {}) else not (is_text and "narrow" in changes)
+    """Heads are the GPT's, augmentation that of images; copies cannot divide tied weights."""
+    if setting.task == "gpt":
+        is_copied = changes.get("options", {}).get("method") == "net2net"
+        return not is_copied and "augmentation" not in changes.get("narrow", {})
+    return "heads" not in changes.get("plan", {})
 
 
 def smaller_batch(full: Run, setting: Setting, seed: int) -> Run:
@@ -262,6 +282,28 @@ def statics(setting: Setting, results: Results) -> Arms:
     return found
 
 
+def at_equal_seconds(setting: Setting, results: Results) -> Run | None:
+    """Full size for the seconds of the grown run, by the schedule and rate that are best at its FLOPs."""
+    grown = results.best(setting, "grown")
+    share = None if grown is None else results.seconds_share(grown, setting)
+    rivals = [results.best(setting, name) for name in ("fewer steps, wsd", "fewer steps, linear")]
+    losses = [None if run is None else results.find(run) for run in rivals]
+    if share is None or None in losses:
+        return None
+    _, rival = min(
+        ((found["loss"], run) for found, run in zip(losses, rivals, strict=True) if found and run),
+        key=lambda pair: pair[0],
+    )
+    return replace(rival, steps=math.ceil(share * setting.steps))
+
+
+def seconds(setting: Setting, results: Results, seeds: int) -> Iterator[Run | None]:
+    """The rival that has as many seconds as the grown run."""
+    rival = at_equal_seconds(setting, results)
+    for seed in range(seeds):
+        yield None if rival is None else replace(rival, seed=seed)
+
+
 def static(setting: Setting, results: Results, seeds: int) -> Iterator[Run | None]:
     """The best width of all, had one known it: at equal FLOPs, each at its best rate."""
     for arm in statics(setting, results).values():
@@ -280,4 +322,5 @@ CELLS: dict[str, Callable[..., Iterator[Run | None]]] = {
     "static": static,
     "gap": gap,
     "map": over_map,
+    "seconds": seconds,
 }

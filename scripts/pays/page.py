@@ -1,198 +1,312 @@
-"""The tables of docs/when-it-pays.md: python -m scripts.pays.page [--out results/pays]."""
+"""The tables and the figure of docs/when-it-pays.md: python -m scripts.pays.page [--out results/pays]."""
 
 from __future__ import annotations
 
 import argparse
-import statistics
+import json
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from scripts.pays.advice import path_of, settings
 from scripts.pays.cells import (
     MAIN,
     MAP,
+    PAPER,
+    RATES,
+    TIMES,
     VARIANTS,
     Results,
     Setting,
     arms_of,
+    at_equal_seconds,
     smaller_batch,
-    with_steps,
+    statics,
+    variant,
 )
+from scripts.pays.curves import Seeds, arm, begun, better_rival, closed, savings, share_of, spread
 from scripts.pays.run import Run
 
 DOCS = Path("docs/when-it-pays.md")
 BEGIN, END = "<!-- begin {} -->", "<!-- end {} -->"
+SCHEDULES, GROWN_AT = ("wsd", "linear", "cosine"), (0.25, 0.5, 0.7)
 
 
-class Seeds:
-    """The finished seeds of one arm."""
-
-    def __init__(self, run: Run, results: Results) -> None:
-        self.results = {
-            seed: found
-            for seed in range(10)
-            if (found := results.find(replace(run, seed=seed))) is not None
-        }
-
-    def values(self, key: str) -> list[float]:
-        """Of all seeds."""
-        return [float(result[key]) for result in self.results.values()]
-
-    def mean(self, key: str = "loss") -> float:
-        """Over seeds."""
-        return statistics.fmean(self.values(key))
-
-    def text(self, key: str = "loss", scale: float = 1.0, digits: int = 3) -> str:
-        """Mean ± deviation (number of seeds)."""
-        values = [scale * value for value in self.values(key)]
-        if not values:
-            return "–"
-        deviation = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
-        return f"{statistics.fmean(values):.{digits}f}{deviation} ({len(values)})"
-
-    def minus(self, other: Seeds) -> str:
-        """How much lower the loss is than another's, paired by seed."""
-        both = [seed for seed in self.results if seed in other.results]
-        gains = [other.results[s]["loss"] - self.results[s]["loss"] for s in both]
-        if not gains:
-            return "–"
-        deviation = f" ± {statistics.stdev(gains):.3f}" if len(gains) > 1 else ""
-        return f"{statistics.fmean(gains):+.3f}{deviation}"
+def table(*columns: str) -> list[str]:
+    """The head of a table."""
+    return [f"| {' | '.join(columns)} |", "|" + " --- |" * len(columns)]
 
 
-def _arm(results: Results, setting: Setting, name: str) -> Seeds | None:
-    tuned = results.tuned(arms_of(setting, results)[name])
-    return None if tuned is None else Seeds(tuned, results)
+def row(*cells: object) -> str:
+    """A line of a table."""
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def percents(shares: Iterable[float]) -> str:
+    """Mean ± deviation of shares, in percent."""
+    return spread([100 * share for share in shares], 0)
 
 
 def main_table(results: Results) -> list[str]:
-    """Each task: full size, its rivals at equal FLOPs, grown."""
-    lines = ["| task | arm | lr | loss | accuracy % | FLOPs % | CPU seconds % | gap closed |"]
-    lines.append("| --- | --- | --- | --- | --- | --- | --- | --- |")
-    for task, setting in MAIN.items():
-        arms = {name: _arm(results, setting, name) for name in arms_of(setting, results)}
-        full, grown = arms["full"], arms["grown"]
-        if full is None or grown is None or not full.results:
-            continue
-        rivals = [
-            a for n, a in arms.items() if n.startswith("fewer") and a is not None and a.results
-        ]
-        rival = min(rivals, key=lambda one: one.mean()).mean() if rivals else None
-        for name, arm in arms.items():
-            if arm is None or not arm.results:
+    """Each task: full size, its rivals at equal cost, grown; costs, and the saving at equal loss."""
+    lines = table(
+        "task", "arm", "lr", "loss", "accuracy %", "FLOPs %", "seconds %", "saves FLOPs %"
+    )
+    for task, setting in begun(results).items():
+        arms = {name: arm(results, setting, name) for name in arms_of(setting, results)}
+        arms |= {name: Seeds(run, results) for name, run in _others(results, setting).items()}
+        full = arms["full"]
+        for name, one in arms.items():
+            if not one or not full or one.run is None:
                 continue
-            closed = "–"
-            if name == "grown" and rival is not None:
-                closed = f"{(rival - arm.mean()) / (rival - full.mean()):.0%}"
-            first = next(iter(arm.results.values()))["run"]
-            costs = [100 * arm.mean(key) / full.mean(key) for key in ("flops", "cpu_seconds")]
+            cost = one.mean("flops") / full.mean("flops")
+            saved = "–"
+            if name.startswith("grown") or name.startswith("width"):
+                saved = percents(savings(results, setting, one, cost))
             lines.append(
-                f"| {task} | {name} | {first['lr']:g} | {arm.text()} | {arm.text('accuracy', 100, 1)} | "
-                f"{costs[0]:.0f} | {costs[1]:.0f} | {closed} |"
+                row(
+                    task,
+                    name,
+                    f"{one.run.lr:g}",
+                    one.text(),
+                    one.text("accuracy", 100, 1),
+                    f"{100 * cost:.0f}",
+                    _seconds(results, setting, one.run),
+                    saved,
+                )
             )
     return lines
+
+
+def _others(results: Results, setting: Setting) -> dict[str, Run | None]:
+    """Arms beside the four: at equal seconds, as in the paper, and the best width at equal FLOPs."""
+    found: dict[str, Run | None] = {}
+    try:
+        found["as many seconds"] = at_equal_seconds(setting, results)
+        found["grown as in the paper"] = results.tuned(setting.run(**PAPER))
+        widths = {name: results.tuned(run) for name, run in statics(setting, results).items()}
+    except LookupError:  # not begun
+        return found
+    done = {name: one for name, run in widths.items() if (one := Seeds(run, results))}
+    if done:
+        best = min(done, key=lambda name: done[name].mean())
+        found[f"{best} at equal FLOPs"] = done[best].run
+    return found
+
+
+def _seconds(results: Results, setting: Setting, run: Run) -> str:
+    share = results.seconds_share(run, setting)
+    return "–" if share is None else f"{100 * share:.0f}"
 
 
 def gap_table(results: Results) -> list[str]:
     """How far a grown run ends from full size at the same step, by schedule and time of growth."""
-    times = (0.25, 0.5, 0.7)
-    lines = ["| task | schedule | full size | " + " | ".join(f"grown at {t:.0%}" for t in times)]
-    lines = [lines[0] + " |", "| --- | --- | --- | " + " | ".join("---" for _ in times) + " |"]
-    for task in ("gpt", "mlp"):
-        setting = MAIN[task]
-        tuned = results.tuned(arms_of(setting, results)["full"])
-        if tuned is None:
-            continue
-        for schedule in ("wsd", "linear", "cosine"):
-            base = Seeds(replace(tuned, schedule=schedule), results)
-            if not base.results:
-                continue
-            cells = []
-            for time in times:
-                run = replace(tuned, schedule=schedule, start=0.5, grown_at=time)
-                grown = Seeds(run, results)
-                cells.append(grown.minus(base) if grown.results else "–")
-            lines.append(f"| {task} | {schedule} | {base.text()} | {' | '.join(cells)} |")
+    lines = table("task", "schedule", "full size", *(f"grown at {t:.0%}" for t in GROWN_AT))
+    for task, by_schedule in gaps(results).items():
+        for schedule, (base, grown) in by_schedule.items():
+            cells = [grown[time].minus(base) if grown[time] else "–" for time in GROWN_AT]
+            lines.append(row(task, schedule, base.text(), *cells))
     return lines
 
 
+Gaps = dict[str, dict[str, tuple[Seeds, dict[float, Seeds]]]]
+
+
+def gaps(results: Results) -> Gaps:
+    """By task and schedule: full size, and the grown runs by the time of their growth."""
+    found: Gaps = {}
+    for task, setting in begun(results).items():
+        best = results.best(setting, "full")
+        for schedule in SCHEDULES if best is not None else ():
+            assert best is not None
+            base = replace(best, schedule=schedule)
+            grown = {
+                time: Seeds(replace(base, start=0.5, grown_at=time), results) for time in GROWN_AT
+            }
+            if (full := Seeds(base, results)) and any(grown.values()):
+                found.setdefault(task, {})[schedule] = (full, grown)
+    return found
+
+
 def map_table(results: Results) -> list[str]:
-    """Other widths and lengths."""
-    lines = ["| task | width | steps | full size | at equal FLOPs | grown | gap closed |"]
-    lines.append("| --- | --- | --- | --- | --- | --- | --- |")
-    for task, setting in MAIN.items():
-        tuned = {n: results.tuned(arm) for n, arm in arms_of(setting, results).items()}
+    """Other widths and lengths: what growing saves at equal loss."""
+    lines = table(
+        *("task", "width", "steps", "full size", "at equal FLOPs", "grown"),
+        *("gap closed %", "saves FLOPs %", "saves seconds %"),
+    )
+    for task, setting in begun(results).items():
         for width, steps in [(setting.width, setting.steps), *MAP[task]]:
             other = replace(setting, width=width, steps=steps)
-            found: dict[str, Seeds] = {}
-            try:
-                arms = arms_of(other, results)
-            except AssertionError:  # not begun
+            full, grown = arm(results, other, "full"), arm(results, other, "grown")
+            rival = better_rival(results, other)
+            if not (full and grown and rival) or grown.run is None:
                 continue
-            for name, arm in arms.items():
-                best = tuned[name]
-                if best is not None:
-                    found[name] = Seeds(replace(arm, lr=best.lr), results)
-            rivals = [s for n, s in found.items() if n.startswith("fewer") and s.results]
-            done = [name for name, seeds in found.items() if seeds.results]
-            if not rivals or "full" not in done or "grown" not in done:
-                continue
-            rival = min(rivals, key=lambda one: one.mean())
-            full, grown = found["full"], found["grown"]
-            gap = rival.mean() - full.mean()
-            closed = f"{(rival.mean() - grown.mean()) / gap:.0%}" if gap > 0 else "no gap"
+            seconds = results.seconds_share(grown.run, other)
             lines.append(
-                f"| {task} | {width} | {steps} | {full.text()} | {rival.text()} | {grown.text()} | {closed} |"
+                row(
+                    *(task, width, steps, full.text(), rival.text(), grown.text()),
+                    percents(closed(results, other, grown)),
+                    percents(savings(results, other, grown, share_of(results, other))),
+                    "–" if seconds is None else percents(savings(results, other, grown, seconds)),
+                )
             )
     return lines
 
 
+def times_table(results: Results) -> list[str]:
+    """From which width and until when: loss, cost, and the saving at equal loss."""
+    tasks = list(begun(results))
+    lines = table("grown from", *(f"{task}: loss | FLOPs % | saves %" for task in tasks))
+    lines[1] = "|" + " --- |" * (1 + 3 * len(tasks))
+    for name, changes in TIMES.items():
+        cells = []
+        for task in tasks:
+            setting, grown = MAIN[task], results.best(MAIN[task], "grown")
+            one = Seeds(None if grown is None else replace(grown, **changes), results)
+            if not one or one.run is None:
+                cells += ["–"] * 3
+                continue
+            cost = one.mean("flops") / arm(results, setting, "full").mean("flops")
+            saved = percents(savings(results, setting, one, cost))
+            cells += [one.text(), f"{100 * cost:.0f}", saved]
+        if any(cell != "–" for cell in cells):
+            lines.append(row(name, *cells))
+    return lines
+
+
 def parts_table(results: Results) -> list[str]:
-    """The grown arm with its parts changed one by one: loss, and how much lower than as it is."""
-    lines = ["| arm | mlp | | gpt | |", "| --- | --- | --- | --- | --- |"]
-    rows: dict[str, list[str]] = {name: [] for name in [*VARIANTS, "full size, smaller batches"]}
-    for task in ("mlp", "gpt"):
-        setting = MAIN[task]
-        arms = arms_of(setting, results)
-        grown, rival = (results.tuned(arms[n]) for n in ("grown", "fewer steps, wsd"))
-        if grown is None or rival is None:
+    """The grown arm with its parts changed one by one: how much lower its loss is than as it was."""
+    tasks = ("gpt", "resnet", "mlp")
+    lines = table("arm", *tasks)
+    columns = {task: _parts(results, MAIN[task]) for task in tasks}
+    for name in [*VARIANTS, "full size, smaller batches"]:
+        cells = [columns[task].get(name, "–") for task in tasks]
+        if any(cell != "–" for cell in cells):
+            lines.append(row(name, *cells))
+    return lines
+
+
+def _parts(results: Results, setting: Setting) -> dict[str, str]:
+    grown = results.best(setting, "grown")
+    rival = results.best(setting, "fewer steps, wsd")
+    if grown is None or rival is None:
+        return {}
+    plain, cells = Seeds(grown, results), {}
+    for name, changes in VARIANTS.items():
+        if one := Seeds(variant(grown, changes), results):
+            cells[name] = f"{one.minus(plain)} ({len(one.results)})" if changes else plain.text()
+    if smaller := Seeds(smaller_batch(rival, setting, 0), results):
+        cells["full size, smaller batches"] = f"{smaller.minus(plain)} ({len(smaller.results)})"
+    return cells
+
+
+def static_table(results: Results) -> list[str]:
+    """Networks of one width at the grown run's FLOPs."""
+    lines = table("task", "a quarter", "half", "full width", "twice", "grown")
+    for task, setting in begun(results).items():
+        try:
+            quarter, half, twice = (
+                Seeds(results.tuned(run), results) for run in statics(setting, results).values()
+            )
+        except LookupError:
             continue
-        plain = Seeds(grown, results)
-        for name, options in VARIANTS.items():
-            one = Seeds(replace(grown, options=with_steps(options, setting)), results)
-            rows[name] += [one.text(), one.minus(plain) if options else ""]
-        smaller = Seeds(smaller_batch(rival, setting, results, 0), results)
-        rows["full size, smaller batches"] += [smaller.text(), smaller.minus(plain)]
-    return lines + [
-        f"| {name} | {' | '.join(cells)} |"
-        for name, cells in rows.items()
-        if any(cell not in ("–", "") for cell in cells)
-    ]
+        if quarter or half or twice:
+            full, grown = better_rival(results, setting), arm(results, setting, "grown")
+            lines.append(row(task, *(one.text() for one in (quarter, half, full, twice, grown))))
+    return lines
 
 
 def tuning_table(results: Results) -> list[str]:
     """The loss of each arm at each rate that was tried, one seed."""
-    lines = ["| task | arm | losses by learning rate |", "| --- | --- | --- |"]
-    for task, setting in MAIN.items():
-        for name, arm in arms_of(setting, results).items():
+    lines = table("task", "arm", "losses by learning rate")
+    for task, setting in begun(results).items():
+        for name, one in arms_of(setting, results).items():
             tried = {
                 rate: found["loss"]
-                for rate in (0.5, 1.0, 2.0, 4.0)
-                if (found := results.find(replace(arm, lr=arm.lr * rate))) is not None
+                for rate in RATES
+                if (found := results.find(replace(one, lr=one.lr * rate))) is not None
             }
             if tried:
-                cells = ", ".join(f"{arm.lr * r:g}: {loss:.3f}" for r, loss in tried.items())
-                lines.append(f"| {task} | {name} | {cells} |")
+                losses = (f"{one.lr * rate:g}: {loss:.3f}" for rate, loss in tried.items())
+                lines.append(row(task, name, ", ".join(losses)))
     return lines
+
+
+def advice_table(results: Results) -> list[str]:
+    """What pilots foretold, and what complete runs came to."""
+    lines = table(
+        *(
+            "task",
+            "width",
+            "steps",
+            "pilots of",
+            "foretold: saves FLOPs %",
+            "complete runs: saves %",
+        ),
+        *("advice", "was it right?"),
+    )
+    for setting in settings():
+        path = path_of(setting, results.out)
+        grown = arm(results, setting, "grown")
+        if not path.exists() or not grown:
+            continue
+        told, saved = json.loads(path.read_text()), []
+        saved = savings(results, setting, grown, share_of(results, setting))
+        if not saved:
+            continue
+        flops, pays = told["flops_saving"], sum(saved) / len(saved) > 0
+        lengths = sorted({pilot["steps"] for pilot in told["pilots"]})
+        lines.append(
+            row(
+                *(setting.task, setting.width, setting.steps, f"{lengths[0]}–{lengths[-1]} steps"),
+                f"{100 * flops['mean']:.0f} ± {100 * flops['error']:.0f}",
+                percents(saved),
+                "grow" if told["grow"] else "full size",
+                "yes" if told["grow"] == pays else "**no**",
+            )
+        )
+    return lines
+
+
+def figure(results: Results, path: Path) -> None:
+    """The gap to the full-size curve at the end, over the time of the growth."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams["svg.hashsalt"] = "growthring"
+    from matplotlib import pyplot
+
+    found = gaps(results)
+    size = (3.2 * len(found), 2.9)
+    _, axes = pyplot.subplots(1, len(found), figsize=size, layout="constrained", squeeze=False)
+    for axis, (task, by_schedule) in zip(axes[0], found.items(), strict=True):
+        for schedule, (base, grown) in by_schedule.items():
+            times = [time for time in GROWN_AT if grown[time]]
+            gains = [
+                [base[s] - grown[t][s] for s in grown[t].results if s in base.results]
+                for t in times
+            ]
+            means = [sum(one) / len(one) for one in gains]
+            errors = [(max(one) - min(one)) / 2 for one in gains]
+            axis.errorbar([100 * t for t in times], means, errors, marker="o", label=schedule)
+        axis.axhline(0, color="grey", linewidth=0.8)
+        axis.set_title(task)
+        axis.set_xlabel("grown at, % of the run")
+    axes[0][0].set_ylabel("full size's loss minus grown's")
+    axes[0][0].legend(frameon=False)
+    pyplot.savefig(path, metadata={"Date": None})
 
 
 TABLES: dict[str, Callable[[Results], list[str]]] = {
     "main": main_table,
+    "times": times_table,
     "gap": gap_table,
     "map": map_table,
     "parts": parts_table,
+    "static": static_table,
     "tuning": tuning_table,
+    "advice": advice_table,
 }
 
 
@@ -210,11 +324,16 @@ def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("results/pays"))
-    results = Results(parser.parse_args().out, None)
+    parser.add_argument("--print", action="store_true", help="print the tables, change nothing")
+    args = parser.parse_args()
+    results = Results(args.out, None)
     tables: dict[str, Any] = {name: make(results) for name, make in TABLES.items()}
+    if args.print:
+        print("\n\n".join("\n".join(lines) for lines in tables.values()))
+        return
+    figure(results, DOCS.parent / "gap.svg")
     DOCS.write_text(fill(DOCS.read_text(), tables))
-    count = len(list(results.out.glob("*-*.json")))
-    print(f"{DOCS} from {count} runs; settings: {', '.join(map(str, map(asdict, MAIN.values())))}")
+    print(f"{DOCS} from {len(list(results.out.glob('*-*.json')))} runs")
 
 
 if __name__ == "__main__":

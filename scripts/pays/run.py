@@ -9,6 +9,7 @@ import math
 import platform
 import time
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -107,7 +108,7 @@ def train(run: Run, root: Path) -> dict[str, Any]:
     model = full if plan is None else plan.build_seed()
     options = dict(run.options)
     rings = options.pop("rings", None)
-    optimizer = _optimizer(task, model, run.lr, rings)
+    optimizer = make_optimizer(task, model.parameters(), run.lr, rings)
     schedule = lr_schedule(
         run.schedule, run.steps, warmup_steps=math.ceil(task.warmup * run.steps), decay=run.decay
     )
@@ -177,15 +178,17 @@ def run_once(run: Run, root: Path, out: Path) -> dict[str, Any]:
     return result
 
 
-def _optimizer(
-    task: Task, model: torch.nn.Module, lr: float, rings: dict[str, Any] | None
+def make_optimizer(
+    task: Task,
+    parameters: Iterable[torch.nn.Parameter],
+    lr: float,
+    rings: dict[str, Any] | None = None,
 ) -> torch.optim.Optimizer:
+    """torch's own, or one that knows rings."""
     kinds = torch.optim if rings is None else gr.optim
     if task.optimizer == "adamw":
-        return kinds.AdamW(
-            model.parameters(), lr=lr, betas=(0.9, 0.99), weight_decay=0.01, **(rings or {})
-        )
-    return kinds.SGD(model.parameters(), lr=lr, momentum=0.9, weight_decay=5e-4, **(rings or {}))
+        return kinds.AdamW(parameters, lr=lr, betas=(0.9, 0.99), weight_decay=0.01, **(rings or {}))
+    return kinds.SGD(parameters, lr=lr, momentum=0.9, weight_decay=5e-4, **(rings or {}))
 
 
 def _flops(plan: gr.Plan | None, task: Task, full: torch.nn.Module) -> list[float]:

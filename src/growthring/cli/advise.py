@@ -101,6 +101,8 @@ def _advice(
         share=share,
         seeds=seeds,
         lr_kind=recipe.lr_schedule,
+        warmup=min(1.0, recipe.warmup_steps / total_steps),
+        clip_norm=recipe.clip_norm,
         progress=progress,
         options=recipe.plan,
     )

@@ -18,6 +18,8 @@ from typing import Any
 
 from growthring.planning.plan import Plan
 
+_TELLING = 0.1  # an error of the saving beyond which "no" would only mean "not known"
+
 
 @dataclass(frozen=True)
 class Pilot:
@@ -55,13 +57,22 @@ class Estimate:
     mean: float
     error: float
 
+    def as_dict(self) -> dict[str, float | None]:
+        """As JSON can hold it: an error that is not known is None.
+
+        >>> Estimate(0.5, math.inf).as_dict()
+        {'mean': 0.5, 'error': None}
+        """
+        return {"mean": self.mean, "error": self.error if math.isfinite(self.error) else None}
+
     def percent(self) -> str:
         """As a percentage.
 
         >>> Estimate(0.123, 0.01).percent()
         '12 ± 1 %'
         """
-        return f"{100 * self.mean:.0f} ± {100 * self.error:.0f} %"
+        error = f"{100 * self.error:.0f}" if math.isfinite(self.error) else "unknown"
+        return f"{100 * self.mean:.0f} ± {error} %"
 
 
 @dataclass(frozen=True)
@@ -90,6 +101,11 @@ class Advice:
         return self.flops_saving.mean > self.flops_saving.error
 
     @property
+    def is_open(self) -> bool:
+        """Whether the pilots differ too much among themselves to tell."""
+        return not self.grow and self.flops_saving.error > _TELLING
+
+    @property
     def transfer(self) -> str:
         """What a growth hands on: "steps" (γ from a half on), "loss", or "nothing"."""
         if self.closed is None or self.closed.mean <= self.closed.error:
@@ -100,10 +116,11 @@ class Advice:
         """As JSON can hold it."""
         return {
             "grow": self.grow,
+            "open": self.is_open,
             "transfer": self.transfer,
-            "closed": None if self.closed is None else asdict(self.closed),
-            "flops_saving": asdict(self.flops_saving),
-            "seconds_saving": asdict(self.seconds_saving),
+            "closed": None if self.closed is None else self.closed.as_dict(),
+            "flops_saving": self.flops_saving.as_dict(),
+            "seconds_saving": self.seconds_saving.as_dict(),
             "cost": self.cost,
             "pilots": [asdict(pilot) for pilot in self.pilots],
             "plan": self.plan.as_dict(),
@@ -143,6 +160,11 @@ class Advice:
             return (
                 f"Grow: at equal loss it is expected to save {flops} of the FLOPs {clock} ({kind})."
             )
+        if self.is_open:
+            return (
+                f"The pilots cannot tell: at equal loss growing would save {flops} of the FLOPs. Ask for a larger "
+                "share= (longer pilots) or more seeds=; or train at full size."
+            )
         return (
             f"Train at full size: at equal loss growing is expected to save {flops} of the FLOPs and {seconds} of "
             "the seconds, which is not more than the error of this estimate."
@@ -157,29 +179,55 @@ def conclude(plan: Plan, pilots: Sequence[Pilot], cost: float) -> Advice:
         pilots: of one length or several.
         cost: of all pilots, as a share of the full-size run's FLOPs.
     """
-    share = plan.flops_share
-    closed = [pilot.closed for pilot in pilots]
-    known = [value for value in closed if value is not None]
-    if 2 * len(known) <= len(pilots):  # no gap in most: what they say is noise
+    closed = share_closed(pilots)
+    if closed is None:
         nothing = Estimate(0.0, 0.0)
         return Advice(plan, tuple(pilots), cost, None, nothing, nothing)
-    seconds = statistics.fmean(pilot.seconds_share for pilot in pilots)
+    share = plan.flops_share
+    seconds = statistics.median(pilot.seconds_share for pilot in pilots)
+    steepness = -math.log(share) * closed.error  # of share^γ, relative to itself
+    kept, kept_seconds = share**closed.mean, seconds / share ** (1 - closed.mean)
     return Advice(
         plan,
         tuple(pilots),
         cost,
-        estimate(known),
-        estimate([1 - share**value for value in known]),
-        estimate([1 - seconds / share ** (1 - value) for value in known]),
+        closed,
+        Estimate(1 - kept, kept * steepness),
+        Estimate(1 - kept_seconds, kept_seconds * steepness),
     )
 
 
-def estimate(values: Sequence[float]) -> Estimate:
-    """Mean and standard error.
+def share_closed(pilots: Sequence[Pilot]) -> Estimate | None:
+    """γ with its error; None where training longer at full size made nothing better in most lengths.
 
-    >>> estimate([1.0, 3.0])
-    Estimate(mean=2.0, error=1.0)
+    Of each length, γ is the mean gain over the mean gap: the gap of one pilot alone may be noise, and so near 0.
+    The error has two parts: the spread between seeds, and half the difference between lengths, as the run itself
+    is longer than all of them.
+
+    >>> share_closed([Pilot(9, i, 1.0, 2.0, 1.4 + i / 5, 0.7) for i in (0, 1)])
+    Estimate(mean=0.5, error=0.1)
     """
-    if len(values) < 2:
-        return Estimate(values[0], math.inf)
-    return Estimate(statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values)))
+    lengths = sorted({pilot.steps for pilot in pilots})
+    found = [_ratio([pilot for pilot in pilots if pilot.steps == n]) for n in lengths]
+    known = [one for one in found if one is not None]
+    if 2 * len(known) <= len(found):
+        return None
+    means = [one.mean for one in known]
+    between = (max(means) - min(means)) / 2
+    spreads = [one.error for one in known if math.isfinite(one.error)]
+    if not spreads and len(known) < 2:
+        return Estimate(means[0], math.inf)  # one pilot has no error that is known
+    within = math.sqrt(math.fsum(error**2 for error in spreads)) / max(len(spreads), 1)
+    return Estimate(round(statistics.fmean(means), 12), round(math.hypot(within, between), 12))
+
+
+def _ratio(pilots: Sequence[Pilot]) -> Estimate | None:
+    """Mean gain over mean gap of pilots of one length, with the standard error of such a ratio."""
+    gap = statistics.fmean(pilot.rival - pilot.full for pilot in pilots)
+    if gap <= 0:
+        return None
+    ratio = statistics.fmean(pilot.rival - pilot.grown for pilot in pilots) / gap
+    if len(pilots) < 2:
+        return Estimate(ratio, math.inf)
+    rests = [p.rival - p.grown - ratio * (p.rival - p.full) for p in pilots]
+    return Estimate(ratio, statistics.stdev(rests) / math.sqrt(len(pilots)) / gap)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+import functools
 import itertools
 import math
+import operator
+import statistics
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -21,6 +24,7 @@ from growthring.methods.base import Loss
 from growthring.planning.options import PlanOptions
 from growthring.planning.plan import Plan
 from growthring.planning.planner import plan
+from growthring.planning.schedule import is_number
 from growthring.train.advice import Advice, Pilot, conclude
 from growthring.train.lr_schedules import lr_schedule
 from growthring.train.measure import apply
@@ -44,6 +48,8 @@ def advise(
     share: float = 0.05,
     seeds: int = 2,
     lr_kind: str = "wsd",
+    warmup: float = 0.02,
+    clip_norm: float | None = None,
     progress: Progress | None = None,
     options: PlanOptions | None = None,
     **changes: Any,
@@ -65,6 +71,8 @@ def advise(
         share: what all pilots together may cost, as a share of the full-size run.
         seeds: orders of batches (where `batches` are shuffled by torch's generator) per length, at least 1.
         lr_kind: schedule of the learning rate, see `gr.lr_schedule`.
+        warmup: share of a run over which the rate rises.
+        clip_norm: gradients are clipped to this norm, if the run's are.
         progress: what shows how far it is.
         options: of the plan.
         changes: options of the plan by name.
@@ -96,7 +104,8 @@ def advise(
     if whole.num_stages < 2:
         raise PlanError("the plan has one stage: there is no growth to advise on.")
     lengths = _pilot_lengths(total_steps, share, seeds, whole)
-    trial = _Trial(model, batches, loss, optimizer, held_out, lr_kind)
+    schedule = functools.partial(_schedule, lr_kind, warmup)
+    trial = _Trial(model, batches, loss, optimizer, held_out, schedule, clip_norm)
     pilots, spent = [], 0.0
     plans = [
         plan(model, example_inputs, options=options, **{**changes, "total_steps": steps})
@@ -105,10 +114,12 @@ def advise(
     for (steps, own), seed in itertools.product(zip(lengths, plans, strict=True), range(seeds)):
         fewer = math.ceil(own.flops_share * steps)
         progress.say(f"pilot of {steps:,} steps, seed {seed} ...")
-        full, full_seconds = trial.run(None, steps, seed)
+        full, (full_seconds,) = trial.run(None, steps, seed)
         rival, _ = trial.run(None, fewer, seed)
-        grown, grown_seconds = trial.run(own, steps, seed)
-        pilots.append(Pilot(steps, seed, full, rival, grown, grown_seconds / full_seconds))
+        grown, seconds = trial.run(own, steps, seed)
+        # growing itself is left out: it takes as long in a pilot as in the run, of which it is a far smaller share
+        mean = math.fsum(map(operator.mul, own.shares, seconds))
+        pilots.append(Pilot(steps, seed, full, rival, grown, mean / full_seconds))
         spent += (steps + fewer + own.flops_share * steps) / total_steps
     return conclude(whole, pilots, spent)
 
@@ -116,8 +127,7 @@ def advise(
 def _pilot_lengths(total_steps: int, share: float, seeds: int, plan: Plan) -> tuple[int, int]:
     if isinstance(seeds, bool) or not isinstance(seeds, int) or seeds < 1:
         raise InputError(f"seeds={seeds!r} is not a whole number, at least 1.")
-    is_number = isinstance(share, (int, float)) and not isinstance(share, bool)
-    if not is_number or not 0 < share <= 1:
+    if not is_number(share) or not 0 < share <= 1:
         raise InputError(f"share={share!r}: pilots cost a share of the run, above 0 and at most 1.")
     each = share * total_steps / seeds / (1 + 2 * plan.flops_share)  # steps of both lengths
     steps = math.floor(each / 3)
@@ -131,6 +141,13 @@ def _pilot_lengths(total_steps: int, share: float, seeds: int, plan: Plan) -> tu
     return steps, 2 * steps
 
 
+def _schedule(kind: str, warmup: float, steps: int) -> Callable[[int], float]:
+    """The schedule of a pilot of so many steps."""
+    if not is_number(warmup) or not 0 <= warmup <= 1:
+        raise InputError(f"warmup={warmup!r}: the rate rises over a share of the run, 0 to 1.")
+    return lr_schedule(kind, steps, warmup_steps=math.ceil(warmup * steps))
+
+
 class _Trial:
     """Trains copies of one model."""
 
@@ -141,7 +158,8 @@ class _Trial:
         loss: Loss,
         optimizer: MakeOptimizer,
         held_out: Iterable[Batch] | None,
-        lr_kind: str,
+        schedule: Callable[[int], Callable[[int], float]],
+        clip_norm: float | None,
     ) -> None:
         if iter(batches) is batches:
             raise InputError(
@@ -149,15 +167,15 @@ class _Trial:
                 "DataLoader or a list."
             )
         self._model, self._batches, self._loss = model, batches, loss
-        self._optimizer, self._lr_kind = optimizer, lr_kind
+        self._optimizer, self._schedule, self._clip_norm = optimizer, schedule, clip_norm
         self._device = next((p.device for p in model.parameters()), torch.device("cpu"))
         source = batches if held_out is None else held_out
         self._held_out = list(itertools.islice(source, _HELD_OUT))
         if not self._held_out:
             raise InputError("there are no batches to judge a pilot by.")
 
-    def run(self, plan: Plan | None, steps: int, seed: int) -> tuple[float, float]:
-        """Loss on what was held out after so many steps, and the seconds of training."""
+    def run(self, plan: Plan | None, steps: int, seed: int) -> tuple[float, list[float]]:
+        """Loss on what was held out after so many steps, and the seconds of a step at each stage."""
         with torch.random.fork_rng(), warnings.catch_warnings():
             warnings.simplefilter("ignore", GrowthWarning)
             torch.manual_seed(seed)
@@ -165,26 +183,31 @@ class _Trial:
             model.train()
             optimizer = self._optimizer(model.parameters())
             grower = None if plan is None else Grower(model, plan, optimizer=optimizer)
-            schedule = lr_schedule(
-                self._lr_kind, steps, warmup_steps=min(steps, max(1, steps // 50))
-            )
-            scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, schedule)
+            scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, self._schedule(steps))
             torch.manual_seed(seed)  # the same order of batches for all
-            began, out = time.perf_counter(), 0.0
+            taken: list[list[float]] = [[]]
             for inputs, targets in itertools.islice(self._forever(self._batches), steps):
+                began = self._now()
                 optimizer.zero_grad()
                 self._loss(apply(model, inputs), targets).backward()
+                if self._clip_norm is not None:
+                    nn.utils.clip_grad_norm_(model.parameters(), self._clip_norm)
                 optimizer.step()
                 scheduler.step()
-                if grower is not None:
-                    # growing takes as long in a pilot as in the run, of which it is a far smaller share
-                    before = time.perf_counter()
-                    if grower.step().growth is not None:
-                        out += time.perf_counter() - before
-            seconds = time.perf_counter() - began - out
+                taken[-1].append(self._now() - began)
+                if grower is not None and grower.step().growth is not None:
+                    taken.append([])
             if grower is not None:
                 grower.finish()
-            return self._judge(model), seconds
+            # the median, as other work on the machine may have slowed some steps
+            return self._judge(model), [statistics.median(times) for times in taken]
+
+    def _now(self) -> float:
+        """Seconds of the processor where it does the work, else of the clock."""
+        if self._device.type == "cpu":
+            return time.process_time()
+        torch.accelerator.synchronize(self._device)
+        return time.perf_counter()
 
     @torch.no_grad()
     def _judge(self, model: nn.Module) -> float:
