@@ -117,6 +117,40 @@ def test_slow_narrow_stages_are_named():
     assert advice.grow and "narrow stages are not that much faster" in str(advice)
 
 
+def test_a_gap_that_is_noise_in_one_pilot_does_not_decide():
+    # γ of each alone: −100 and 0.5; of both together about a half
+    noisy = [Pilot(100, 0, 1.999, 2.0, 2.1, 0.8), Pilot(100, 1, 1.0, 2.0, 1.4, 0.8)]
+    advice = conclude(plan(), noisy, 0.05)
+    assert advice.closed is not None and advice.closed.mean == pytest.approx(0.5 / 1.001)
+
+
+def test_a_lead_of_the_first_steps_is_not_foretold_for_the_run():
+    advice = conclude(plan(), pilots(1.5, 1.7), 0.05)
+    assert advice.closed is not None and advice.closed.mean == 1.0
+    assert advice.flops_saving.mean == pytest.approx(1 - plan().flops_share)
+
+
+def test_lengths_that_disagree_are_an_error_of_the_estimate():
+    short = pilots(0.9, 0.9)
+    long = [Pilot(200, i, 1.0, 2.0, 1.9, 0.8) for i in range(2)]
+    closed = conclude(plan(), short + long, 0.05).closed
+    assert closed is not None and (closed.mean, closed.error) == pytest.approx((0.5, 0.4))
+
+
+def test_pilots_that_cannot_tell_say_so():
+    advice = conclude(plan(), pilots(1.2, -1.4), 0.05)
+    assert advice.is_open and not advice.grow and "cannot tell" in str(advice)
+    assert advice.as_dict()["open"] is True
+    alone = conclude(plan(), pilots(0.8), 0.05)
+    assert alone.is_open and "± unknown" in str(alone)
+    assert json.loads(json.dumps(alone.as_dict(), allow_nan=False))["closed"]["error"] is None
+
+
+def test_gradients_are_clipped_as_in_the_run():
+    free, clipped = (advised(seeds=1, clip_norm=norm) for norm in (None, 1e-6))
+    assert all(a.full != b.full for a, b in zip(free.pilots, clipped.pilots, strict=True))
+
+
 # What is refused before anything is trained.
 
 
@@ -135,6 +169,7 @@ def test_slow_narrow_stages_are_named():
         ({"batches": []}, InputError, "no batches to judge"),
         ({"batches": iter(data())}, InputError, "gone over once only"),
         ({"lr_kind": "steps"}, InputError, "lr_schedule='steps' is not one of"),
+        ({"warmup": 2}, InputError, "warmup=2: the rate rises over a share"),
         ({"budget": 0.01}, PlanError, "budget=0.01: no schedule"),
     ],
 )

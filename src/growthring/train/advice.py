@@ -202,7 +202,8 @@ def share_closed(pilots: Sequence[Pilot]) -> Estimate | None:
 
     Of each length, γ is the mean gain over the mean gap: the gap of one pilot alone may be noise, and so near 0.
     The error has two parts: the spread between seeds, and half the difference between lengths, as the run itself
-    is longer than all of them.
+    is longer than all of them. More than 1 is taken for 1: in its first steps a narrow network may learn faster
+    than a full one, but no complete run of ours kept such a lead (docs/when-it-pays.md).
 
     >>> share_closed([Pilot(9, i, 1.0, 2.0, 1.4 + i / 5, 0.7) for i in (0, 1)])
     Estimate(mean=0.5, error=0.1)
@@ -216,9 +217,10 @@ def share_closed(pilots: Sequence[Pilot]) -> Estimate | None:
     between = (max(means) - min(means)) / 2
     spreads = [one.error for one in known if math.isfinite(one.error)]
     if not spreads and len(known) < 2:
-        return Estimate(means[0], math.inf)  # one pilot has no error that is known
+        return Estimate(min(1.0, means[0]), math.inf)  # one pilot has no error that is known
     within = math.sqrt(math.fsum(error**2 for error in spreads)) / max(len(spreads), 1)
-    return Estimate(round(statistics.fmean(means), 12), round(math.hypot(within, between), 12))
+    mean = min(1.0, round(statistics.fmean(means), 12))
+    return Estimate(mean, round(math.hypot(within, between), 12))
 
 
 def _ratio(pilots: Sequence[Pilot]) -> Estimate | None:
