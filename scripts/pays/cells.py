@@ -216,11 +216,11 @@ def variant(grown: Run, changes: dict[str, Any]) -> Run:
 
 
 def _fits(changes: dict[str, Any], setting: Setting) -> bool:
-    """Heads are the GPT's, augmentation that of images; copies cannot divide tied weights."""
+    """Heads and fading norms are the GPT's, augmentation that of images; copies cannot divide tied weights."""
     if setting.task == "gpt":
         is_copied = changes.get("options", {}).get("method") == "net2net"
         return not is_copied and "augmentation" not in changes.get("narrow", {})
-    return "heads" not in changes.get("plan", {})
+    return "heads" not in changes.get("plan", {}) and "fade" not in changes.get("options", {})
 
 
 def smaller_batch(full: Run, setting: Setting, seed: int) -> Run:
