@@ -1,0 +1,44 @@
+"""docs/when-it-pays.md has the numbers of results/pays, and these are of the runs that they name."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from scripts.pays import page
+from scripts.pays.cells import Results
+from scripts.pays.curves import spread, steps_to
+from scripts.pays.run import Run
+
+RESULTS = Path("results/pays")
+
+
+def test_every_result_is_of_the_run_that_names_its_file():
+    files = sorted(RESULTS.glob("*-*.json"))
+    assert len(files) > 100
+    for file in files:
+        result = json.loads(file.read_text())
+        assert Run(**result["run"]).key == file.stem
+
+
+def test_the_page_has_the_tables_of_the_results():
+    text = page.DOCS.read_text()
+    tables = {name: make(Results(RESULTS, None)) for name, make in page.TABLES.items()}
+    for name, lines in tables.items():
+        assert page.BEGIN.format(name) in text, name
+        assert "\n".join(lines) in text, f"{name}: run python -m scripts.pays.page"
+
+
+def test_steps_to_a_loss_lie_on_a_line_in_their_logarithm():
+    points = [(100, 2.0), (400, 1.0), (800, 0.9)]
+    assert steps_to(2.0, points) == pytest.approx(100)
+    assert steps_to(1.5, points) == pytest.approx(200)
+    assert steps_to(0.95, points) == pytest.approx(800 / 2**0.5)
+    assert steps_to(0.8, points) == pytest.approx(1600)  # beyond the end
+    assert steps_to(2.5, points) == pytest.approx(50)  # and before the beginning
+    assert steps_to(1.0, [(100, 1.0), (400, 1.1)]) is None  # longer is no better
+
+
+def test_means_and_deviations():
+    assert spread([1.0, 3.0], 1) == "2.0 ± 1.4"
+    assert spread([1.0], 1, "+") == "+1.0" and spread([], 1) == "–"
