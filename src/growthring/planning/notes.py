@@ -10,6 +10,8 @@ from growthring.graph.groups import WidthGroups
 from growthring.graph.sizes import group_steps
 from growthring.graph.widthgroup import WidthGroup
 
+_FAR = 0.08  # of fixed-size training, that seconds may be above FLOPs without a word
+
 
 def step_notes(
     groups: WidthGroups,
@@ -68,6 +70,29 @@ def idle_notes(stage_widths: Sequence[Mapping[int, int]]) -> list[str]:
     return [
         f"stage {t} has the widths of stage {t - 1}: the widths leave no room for a step."
         for t in idle
+    ]
+
+
+def seconds_notes(flops: float, seconds: float | None, stages: Sequence[float]) -> list[str]:
+    """Where narrow stages cost far more seconds than their FLOPs promise: by how much, and what helps.
+
+    Args:
+        flops: share of the FLOPs of fixed-size training.
+        seconds: share of its seconds; None where nothing was measured.
+        stages: seconds of an example at every stage, as shares of a full-size one.
+
+    >>> seconds_notes(0.6, 0.65, [0.3, 1.0])
+    []
+    """
+    if seconds is None or seconds - flops <= _FAR:
+        return []
+    worst = max(range(len(stages) - 1), key=lambda t: stages[t])
+    return [
+        f"by the clock training costs {seconds - flops:.0%} of fixed-size training more than by FLOPs: layers are "
+        f"too thin for this machine. An example of stage {worst} takes {stages[worst]:.0%} of the seconds of a "
+        "full-size one. What helps: larger batches in early stages (batch_growth=1), fewer and wider stages "
+        "(schedule='doubling', start=0.5), whole heads (heads='count'), compile=True in a recipe; budget= with "
+        "budget_of='seconds' plans by the clock."
     ]
 
 
