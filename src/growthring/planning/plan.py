@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -267,7 +266,7 @@ class Plan:
         """
         stages = []
         for t, size in enumerate(self.batch_sizes):
-            twin = fit_to_run(copy.deepcopy(self.empty_model(t)))
+            twin = fit_to_run(self.empty_model(t))
             stages.append((twin, self.inputs_for(twin), size))
         seconds = seconds_of_stages(stages, repeats, self.optimizer)
         self.footprints  # noqa: B018 - counted once, for the plan with seconds too

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import math
 import statistics
 import time
@@ -62,11 +63,12 @@ class TrainingStep:
 
 
 def fit_to_run(model: nn.Module) -> nn.Module:
-    """The model with small random parameters: denormal or infinite ones would cost time."""
+    """A copy of a model with small random parameters: denormal or infinite ones would cost time."""
+    twin = copy.deepcopy(model)  # a model of full width shares its tensors with the plan's
     with torch.no_grad():
-        for p in model.parameters():
+        for p in twin.parameters():
             p.uniform_(-0.05, 0.05, generator=torch.Generator(p.device).manual_seed(0))
-    return model
+    return twin
 
 
 def seconds_per_step(
@@ -117,14 +119,26 @@ def in_turns(
 ) -> list[float]:
     """Seconds of each step, all of them taking turns.
 
-    A turn times every step, and what counts of it is the ratio to the last step (the full size): a machine that is
-    busy for a while slows all of them. The seconds are the median of the ratios times the median of the last.
+    What counts of a turn is the ratio to the last step (the full size): a machine that is busy for a while slows
+    all of them. The seconds are the median of the ratios times the median of the last.
 
     Args:
         steps: what to time; it ran before.
         repeats: number of turns.
         clock: seconds, from anywhere.
     """
+    times = turns(steps, repeats, clock)
+    full = statistics.median(times[-1])
+    return [
+        full * statistics.median(a / b for a, b in zip(row, times[-1], strict=True))
+        for row in times
+    ]
+
+
+def turns(
+    steps: Sequence[Step], repeats: int, clock: Callable[[], float] = time.perf_counter
+) -> list[list[float]]:
+    """Seconds of each step in each turn, in which all of them are timed; see `in_turns`."""
     counts = [1] * len(steps)
     for i, step in enumerate(steps):
         started = clock()
@@ -139,11 +153,7 @@ def in_turns(
             for _ in range(counts[i]):
                 steps[i]()
             times[i].append(max(clock() - started, 1e-9) / counts[i])
-    full = statistics.median(times[-1])
-    return [
-        full * statistics.median(a / b for a, b in zip(row, times[-1], strict=True))
-        for row in times
-    ]
+    return times
 
 
 def _clock(model: nn.Module) -> Callable[[], float]:
