@@ -223,8 +223,10 @@ def test_thin_stages_are_noted(pretended):
 
 
 def test_seconds_near_the_flops_are_not_noted():
-    assert seconds_notes(0.6, None, []) == [] == seconds_notes(0.6, 0.67, [0.4, 1.0])
-    assert len(seconds_notes(0.6, 0.69, [0.4, 1.0])) == 1
+    stages = [0.1, 0.3, 1.0], [0.4, 0.5, 1.0]
+    assert seconds_notes((0.6, None), *stages) == [] == seconds_notes((0.6, 0.67), *stages)
+    (note,) = seconds_notes((0.6, 0.69), *stages)
+    assert "stage 0 takes 40% of the seconds of a full-size one for 10% of its FLOPs" in note
 
 
 def test_a_stage_that_fails_is_named():

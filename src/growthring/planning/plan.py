@@ -304,7 +304,8 @@ class Plan:
         }
         if self.seconds is not None:
             shares = self.relative_seconds
-            notes = seconds_notes(self.flops_share, self.seconds_share, shares)
+            flops = [f.flops / (self.footprints[-1].flops or 1.0) for f in self.footprints]
+            notes = seconds_notes((self.flops_share, self.seconds_share), flops, shares)
             result |= {"seconds": list(self.seconds), "seconds_share": self.seconds_share}
             result |= {"relative_seconds": shares, "notes": [*self.notes, *notes]}
         return result
