@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.measure import ROOT, Table
 
-NAMES = ("discovery", "growth", "methods", "optim", "training", "versus_gromo")
+NAMES = ("discovery", "growth", "methods", "optim", "stages", "training", "versus_gromo")
 
 
 def main() -> None:
@@ -27,7 +27,9 @@ def main() -> None:
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--threads", type=int, default=1)
     options.add_argument(
-        "--output", type=Path, help="default: docs/benchmarks.md, and nothing with --only"
+        "--output",
+        type=Path,
+        help="default: docs/benchmarks.md, and nothing with --only; with it only their sections are written",
     )
     args = options.parse_args()
     given = ["--seed", str(args.seed), "--threads", str(args.threads)]
@@ -44,7 +46,8 @@ def main() -> None:
         print()
     output = args.output or (ROOT / "docs" / "benchmarks.md" if args.only is NAMES else None)
     if output is not None:
-        output.write_text(page(results))
+        is_part = args.only is not NAMES and output.exists()
+        output.write_text(replaced(output.read_text(), results) if is_part else page(results))
         print(f"wrote {output}")
 
 
@@ -63,11 +66,31 @@ def page(results: list[dict[str, Any]]) -> str:
         f"- versions: {settings['versions']}, growthring at {settings['growthring']}",
         f"- seed {settings['seed']}; repeats: {repeats}",
     ]
-    for result in results:
-        lines += ["", f"## {result['title']}", "", result["about"]]
-        for table in result["tables"]:
-            lines += ["", Table(**table).markdown()]
+    return "\n".join(lines) + "\n" + "".join(section(result) for result in results)
+
+
+def section(result: dict[str, Any], *more: str) -> str:
+    """What one benchmark found, and more lines about it."""
+    lines = ["", f"## {result['title']}", "", result["about"], *more]
+    for table in result["tables"]:
+        lines += ["", Table(**table).markdown()]
     return "\n".join(lines) + "\n"
+
+
+def replaced(page: str, results: list[dict[str, Any]]) -> str:
+    """A page with new sections in place of those of the same titles, or at its end; each says of what they are."""
+    for result in results:
+        settings = result["settings"]
+        when = f"Measured by itself, growthring at {settings['growthring']}, {settings['repeats']} repeats."
+        head, *sections = page.split("\n## ")
+        own = section(result, "", when).removeprefix("\n## ").rstrip("\n")
+        titles = [text.partition("\n")[0] for text in sections]
+        if result["title"] in titles:
+            sections[titles.index(result["title"])] = own + "\n"
+        else:
+            sections.append(own)
+        page = "\n## ".join([head.rstrip("\n") + "\n", *(s.rstrip("\n") + "\n" for s in sections)])
+    return page
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ class Small(nn.Module):
 
 def planned() -> gr.Plan:
     torch.manual_seed(0)
-    return gr.plan(Small(), randn(2, 5, 4).float(), stages=2, start=0.5, growth=None)
+    return gr.plan(Small(), randn(2, 5, 4).float(), stages=2, start=0.5, growth=None, heads="size")
 
 
 def test_a_model_with_another_number_of_heads_is_refused():

@@ -1,7 +1,5 @@
 """Costs of a model: FLOPs against numbers counted by hand, memory against what a real step takes."""
 
-from unittest.mock import Mock
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,14 +8,13 @@ from torch.profiler import ProfilerActivity, profile
 
 import growthring as gr
 from growthring.errors import GrowthError
-from growthring.graph.isolation import untouched
 from growthring.planning.costs import (
     OPTIMIZER_STATE,
     Footprint,
     footprint,
     num_examples,
-    seconds_per_step,
 )
+from growthring.planning.timing import seconds_per_step
 from tests.growth_contract import Net
 
 X = torch.zeros(2, 4)
@@ -285,55 +282,3 @@ def test_frozen_weights_need_no_gradient_and_no_state():
     part = mlp()
     part[2].requires_grad_(False)  # 16 · 12 + 12 = 204 of 323
     assert footprint(part, X).memory(0, "sgd") == 4 * (3 * (323 - 204) + 204)
-
-
-# Seconds.
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_a_step_is_timed(dtype):
-    assert seconds_per_step(mlp().to(dtype), X.to(dtype), 8, repeats=1) > 0
-
-
-def test_timing_repeats_the_inputs_up_to_the_batch_size():
-    seen = Mock()  # a list would be as it was before
-    net = mlp()
-    net.register_forward_pre_hook(lambda _, inputs: seen.look(inputs[0].clone()) and None)
-    x = torch.arange(12.0).reshape(3, 4)
-    seconds_per_step(net, x, 7, repeats=2)
-    assert len(seen.look.call_args_list) == 3
-    assert torch.equal(seen.look.call_args_list[0].args[0], x[torch.tensor([0, 1, 2, 0, 1, 2, 0])])
-
-
-def test_timing_leaves_values_buffers_and_random_numbers():
-    net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 2))
-    before = {n: t.clone() for n, t in net.state_dict().items()}
-    state = torch.get_rng_state()
-    seconds_per_step(net, torch.randn(3, 4, generator=torch.Generator().manual_seed(0)), 6, 1)
-    assert torch.equal(state, torch.get_rng_state())
-    assert all(torch.equal(t, before[n]) for n, t in net.state_dict().items())
-
-
-def test_running_statistics_are_put_back():
-    norm = nn.BatchNorm1d(4)
-    with untouched(norm):
-        norm(torch.ones(3, 4))
-    assert torch.equal(norm.running_mean, torch.zeros(4)) and int(norm.num_batches_tracked) == 0
-
-
-def test_timing_opens_nested_outputs():
-    net = Net(lambda self, x: {"a": [self.l(x), None], "n": 3, "i": x.long()}, l=nn.Linear(4, 3))
-    assert seconds_per_step(net, X, 4, repeats=1) > 0
-
-
-@pytest.mark.parametrize(
-    "net",
-    [
-        mlp().requires_grad_(False),
-        Net(lambda self, x: self.l(x).argmax(-1), l=nn.Linear(4, 3)),
-    ],
-    ids=["frozen", "no gradient"],
-)
-def test_a_model_without_gradients_is_refused(net):
-    with pytest.raises(GrowthError, match=r"(?i)grad"):
-        seconds_per_step(net, X, 4, repeats=1)

@@ -44,7 +44,7 @@ def add(commands: Commands) -> None:
     inspect.add_argument(
         "--heads",
         choices=["auto", "size", "count"],
-        help="which factor of heads × head size grows (default: the larger one that can)",
+        help="which factor of heads × head size grows (default: whole heads where they can follow the stages)",
     )
     inspect.add_argument(
         "--outputs",

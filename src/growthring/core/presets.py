@@ -28,6 +28,8 @@ class Preset:
         noise: see `Grower`.
         fade: share of a stage over which statistics fade in.
         lr_schedule: of recipes, see `growthring.train.lr_schedules`.
+        heads: which factor of heads × head size grows, where a plan has heads="auto": "whole" heads where their
+            number can follow the widths of the stages, or the "larger" factor.
     """
 
     plan: Mapping[str, Any]
@@ -36,6 +38,7 @@ class Preset:
     noise: float
     fade: float
     lr_schedule: str
+    heads: Literal["whole", "larger"]
 
 
 PRESETS: dict[str, Preset] = {
@@ -59,6 +62,7 @@ PRESETS: dict[str, Preset] = {
         noise=1e-3,
         fade=0.25,
         lr_schedule="wsd",
+        heads="whole",  # thin heads are slow: docs/benchmarks.md, Stages
     ),
     "paper": Preset(
         plan={"stages": 9, "growth": 0.2, "epochs": 160, "schedule": "published"},
@@ -75,6 +79,7 @@ PRESETS: dict[str, Preset] = {
         noise=1e-3,
         fade=1.0,  # the paper's norms do not fade: see docs/how-it-works.md
         lr_schedule="cosine",
+        heads="larger",  # the paper's 8 heads grow from 8 to 64
     ),
 }
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from growthring.core.axes import Axis, Product, Ref, refs
 from growthring.graph.candidates import alike
-from growthring.graph.choosing import Choice, Heads
+from growthring.graph.choosing import Choice, FactorRule
 from growthring.graph.follow import Attributes, Scaled
 from growthring.graph.freezing import freeze_what_cannot_grow
 from growthring.graph.groups import TensorSpec
@@ -63,14 +63,14 @@ class Analysis:
         model: nn.Module,
         traces: Sequence[Trace],
         patterns: Sequence[str],
-        heads: Heads,
+        rule: FactorRule,
         run: Run,
     ) -> None:
         self.model, self.run = model, run
         self.traced = Traced(model, traces)
         self.unifier, self.scales = self.traced.unifier, self.traced.scales
         self.walks = self.traced.walks
-        self.choice = Choice(self.traced, heads)
+        self.choice = Choice(self.traced, rule)
         self.unit = 1
         freeze_what_cannot_grow(self.traced, patterns)
 

@@ -2,27 +2,46 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Literal
 
 from growthring.core.axes import Product, Ref, products, refs
+from growthring.core.presets import preset_named
+from growthring.graph.groups import WidthGroups
+from growthring.graph.sizes import Stages, Steps, group_steps
 from growthring.graph.traced import Traced
 from growthring.graph.unify import Reason
 
 Heads = Literal["auto", "size", "count"]
+# The inner factor, the outer one, the number of heads where that can follow the stages, or the larger factor.
+FactorRule = Literal["size", "count", "whole", "larger"]
+_FEWEST_HEADS = 4  # two is the least width, so two heads cannot be halved
+_NEAR = 1.25  # how much wider than asked for whole heads may make the widths that go with them
+
+
+def factor_rule(heads: Heads, preset: str = "default") -> FactorRule:
+    """Which factor of a product grows; what "auto" is, the preset decides.
+
+    >>> factor_rule("auto", "paper"), factor_rule("count", "paper")
+    ('larger', 'count')
+    """
+    return preset_named(preset).heads if heads == "auto" else heads
 
 
 class Choice:
     """The widths that grow. Where an axis is a product, one of its factors does, and the other is passed over."""
 
-    def __init__(self, traced: Traced, heads: Heads) -> None:
-        self._traced, self._unifier, self._heads = traced, traced.unifier, heads
+    def __init__(self, traced: Traced, rule: FactorRule) -> None:
+        self._traced, self._unifier, self._rule = traced, traced.unifier, rule
         self._passed_over: dict[int, Reason] = {}
+        self._chosen_heads: set[int] = set()
+        self._given_up: set[int] = set()  # numbers of heads that are too coarse for the stages
 
     def choose(self) -> list[int]:
         """The groups that grow: unfrozen, and one factor of each product."""
         specs = self._traced.specs()
         keys = {ref.group for s in specs.values() for axis in s.axes for ref in refs(axis)}
-        self._passed_over = {}
+        self._passed_over, self._chosen_heads = {}, set()
         every = [p for s in specs.values() for axis in s.axes for p in products(axis)]
         settled: set[int] = set()  # widths that grow in some product for lack of another choice
         for product in every:
@@ -30,19 +49,54 @@ class Choice:
             if len(live) == 1:
                 # two is the least width, so such a factor would not grow at all
                 settled.update(r.group for r in live[0][1] if self._unifier.size(r) > 2)
+        heads = self._whole_heads()
         for product in every:
-            self._choose_factor(product, settled)
+            self._choose_factor(product, settled, heads)
         return sorted(k for k in keys if self.frozen(k) is None)
 
     def frozen(self, group: int) -> Reason | None:
         """Why a width does not grow; one passed over for the other factor of a product may be chosen later."""
         return self._unifier.frozen(group) or self._passed_over.get(group)
 
+    def gives_up(self, groups: WidthGroups, stages: Stages) -> bool:
+        """Whether numbers of heads cannot follow the stages of a plan; their head sizes are chosen next time.
+
+        Args:
+            groups: that came of the last choice.
+            stages: of the plan.
+        """
+        coarse: set[int] = set()
+        for steps in group_steps(groups, stages.round_to):
+            own = self._chosen_heads.intersection(steps.groups)
+            if own and not self._follows(steps, groups.full_widths, stages):
+                coarse |= own
+        self._given_up |= coarse
+        return bool(coarse)
+
+    def _follows(self, steps: Steps, full: dict[int, int], stages: Stages) -> bool:
+        """Whether whole heads give every stage nearly the width that it asks for."""
+        one = steps.groups[0]
+        row = [steps.widths(full, fraction)[one] for fraction in stages.fractions]
+        if set(steps.groups) <= self._chosen_heads:  # other widths take the steps that heads cannot
+            return len(row) == 1 or row[-2] < row[-1]
+        wanted = [_NEAR * fraction * full[one] for fraction in stages.fractions]
+        is_near = all(width <= most for width, most in zip(row, wanted, strict=True))
+        return is_near and all(a < b for a, b in itertools.pairwise(row))
+
+    def _whole_heads(self) -> set[int]:
+        """Numbers of heads that may grow in pairs of heads."""
+        if self._rule != "whole":
+            return set()
+        axes = [self._unifier.resolve(a) for walk in self._traced.walks for a in walk.parallel]
+        found = {r.group: self._unifier.size(r) for axis in axes for r in refs(axis)}
+        even = {group for group, n in found.items() if n >= _FEWEST_HEADS and n % 2 == 0}
+        return even - self._given_up
+
     def _live_factors(self, product: Product) -> list[tuple[int, list[Ref]]]:
         parts = [[r for r in refs(part) if self.frozen(r.group) is None] for part in product.parts]
         return [(i, group) for i, group in enumerate(parts) if group]
 
-    def _choose_factor(self, product: Product, settled: set[int]) -> None:
+    def _choose_factor(self, product: Product, settled: set[int], heads: set[int]) -> None:
         live = self._live_factors(product)
         if len(live) < 2:
             return
@@ -52,13 +106,17 @@ class Choice:
             self._unifier.freeze([Ref(g) for g in everyone], Reason("structure", text))
             return
         preferred = [item for item in live if any(r.group in settled for r in item[1])]
+        whole = [item for item in live if all(r.group in heads for r in item[1])]
         sizes = {i: self._unifier.size(product.parts[i]) for i, _ in live}
         if preferred:
             keep = preferred[0][0]
-        elif self._heads == "auto":
-            keep = max(live, key=lambda item: (sizes[item[0]], item[0]))[0]
+        elif whole:
+            keep = whole[0][0]
+            self._chosen_heads.update(r.group for r in whole[0][1])
+        elif self._rule in ("size", "count"):
+            keep = live[-1][0] if self._rule == "size" else live[0][0]
         else:
-            keep = live[-1][0] if self._heads == "size" else live[0][0]
+            keep = max(live, key=lambda item: (sizes[item[0]], item[0]))[0]
         for i, group in live:
             if i != keep:
                 text = f"the other factor of this axis ({sizes[keep]} wide) grows instead"

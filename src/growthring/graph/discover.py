@@ -13,12 +13,13 @@ from growthring.core.wording import instances
 from growthring.errors import InputError, TraceError, UnsupportedModelError
 from growthring.graph.analysis import Analysis, Build, Run
 from growthring.graph.check import check_inputs, check_model
-from growthring.graph.choosing import Heads
+from growthring.graph.choosing import Heads, factor_rule
 from growthring.graph.fresh import batch_size, resized
 from growthring.graph.groups import WidthGroups
 from growthring.graph.isolation import own_settings
 from growthring.graph.resize import copy_with, named_tensors
-from growthring.graph.search import Search, Share
+from growthring.graph.search import Search
+from growthring.graph.sizes import Stages
 from growthring.graph.trace import ExampleInputs, Trace, trace
 
 # How a note begins that says why train mode was not looked at.
@@ -46,7 +47,9 @@ def discover_width_groups(
         example_inputs: a tensor, a tuple of positional arguments or a dict of keyword arguments.
         freeze: names or globs of modules, parameters or groups whose written widths must not grow.
         heads: where an axis is a product (heads × head size, groups × channels) one factor grows:
-            "size" the inner one, "count" the outer one, "auto" the larger one that can.
+            "size" the inner one, "count" the outer one. "auto" is what a plan does by default: the number of
+            heads where it can be halved as often as the default plan halves widths (thin heads are slow),
+            elsewhere the larger one that can.
         outputs: of a model output with named parts (a transformers one, say), the parts to keep;
             others, such as hidden states, may grow. By default all of them keep their shape.
         build: `build(widths by group name) -> module`, where attributes cannot make the model's
@@ -74,9 +77,10 @@ def discover(
     heads: Heads,
     outputs: Sequence[str] | None,
     build: Build | None,
-    smallest: Share | None = None,
+    stages: Stages | None = None,
+    preset: str = "default",
 ) -> WidthGroups:
-    """The work of `discover_width_groups`; `smallest` is a stage that the code must follow as well."""
+    """The work of `discover_width_groups`, for the stages of a plan; the preset says what "auto" is."""
     check_model(model)
     check_inputs(model, example_inputs)
     if heads not in get_args(Heads):
@@ -84,7 +88,8 @@ def discover(
     patterns = [freeze] if isinstance(freeze, str) else list(freeze)
     example_inputs, traces, modes, notes = _traces(model, example_inputs, outputs)
     run = Run(example_inputs, modes, outputs, build)
-    groups = Search(Analysis(model, traces, patterns, heads, run)).run(smallest)
+    rule = factor_rule(heads, preset)
+    groups = Search(Analysis(model, traces, patterns, rule, run)).run(stages)
     return replace(groups, notes=(*notes, *groups.notes))
 
 

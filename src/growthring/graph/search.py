@@ -20,7 +20,7 @@ from growthring.graph.numbers import is_default_attention
 from growthring.graph.places import Place
 from growthring.graph.probe import Probe
 from growthring.graph.rebuild import Rebuild
-from growthring.graph.sizes import steps_of, widths_at
+from growthring.graph.sizes import Stages, steps_of, widths_at
 from growthring.graph.unify import Reason
 
 TIES: tuple[Tie, ...] = ("apart", "equal", "proportional")
@@ -28,14 +28,6 @@ TIES: tuple[Tie, ...] = ("apart", "equal", "proportional")
 CONFIG_TIES: tuple[Tie, ...] = ("alike", "equal", "proportional")
 _MOST_SETS = 8  # of widths that move together, among which a culprit is looked for
 _LEAST_STEPS = 4
-
-
-@dataclass(frozen=True)
-class Share:
-    """A share of the full widths, in steps of `round_to`: a stage that the code has to follow as well."""
-
-    fraction: float
-    round_to: int
 
 
 @dataclass(frozen=True)
@@ -59,23 +51,24 @@ class Search:
         self.unloadable = False
         self.more: Attributes = {}  # what a model built from the config has at other widths
 
-    def run(self, smallest: Share | None = None) -> WidthGroups:
+    def run(self, stages: Stages | None = None) -> WidthGroups:
         """The groups, when everything that grows is followed.
 
         Args:
-            smallest: a stage whose widths the code must follow, besides those that are tried anyway.
+            stages: of a plan; the code must follow the widths of the first, besides those that are tried anyway.
         """
-        while growing := self.analysis.choice.choose():
-            groups = self._attempt(growing, smallest)
-            if groups is not None:
+        choice = self.analysis.choice
+        while growing := choice.choose():
+            groups = self._attempt(growing, stages)
+            if groups is not None and not choice.gives_up(groups, stages or Stages()):
                 return groups
         raise nothing_grows(self.analysis)
 
-    def _attempt(self, growing: Sequence[int], smallest: Share | None) -> WidthGroups | None:
+    def _attempt(self, growing: Sequence[int], stages: Stages | None) -> WidthGroups | None:
         """The groups if all of these widths can grow; None where some were frozen, for the next attempt."""
         trial = self._tell_laws_apart(self._fitted(growing))
-        if smallest is not None and not trial.fit.blocked:
-            trial = self._at_share(trial, smallest)
+        if stages is not None and not trial.fit.blocked:
+            trial = self._at_first(trial, stages)
         if trial.fit.blocked:
             self._freeze_blocked(trial.fit)
             return None
@@ -100,10 +93,10 @@ class Search:
             "last: only the full-size model can be loaded with from_pretrained"
         ]
 
-    def _at_share(self, trial: _Trial, smallest: Share) -> _Trial:
-        """The trial, checked at the widths of a stage as well."""
+    def _at_first(self, trial: _Trial, stages: Stages) -> _Trial:
+        """The trial, checked at the widths of the first stage as well."""
         groups = finish(self.analysis, trial.fit, {}, trial.tie)
-        widths = widths_at(groups, smallest.fraction, smallest.round_to)
+        widths = widths_at(groups, stages.fractions[0], stages.round_to)
         return replace(trial, fit=recheck(self.analysis.at(trial.probe, widths), trial.fit))
 
     def _probe(self, growing: Sequence[int], tie: Tie, variation: int = 0) -> Probe:

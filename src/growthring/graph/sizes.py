@@ -39,6 +39,19 @@ def spans_of(specs: Iterable[TensorSpec], growing: Iterable[int]) -> list[Axis]:
 
 
 @dataclass(frozen=True)
+class Stages:
+    """What a plan asks of widths.
+
+    Attributes:
+        fractions: of the full widths, one for each stage.
+        round_to: of which number widths are multiples.
+    """
+
+    fractions: tuple[float, ...] = (0.25, 0.5, 1.0)
+    round_to: int = 2
+
+
+@dataclass(frozen=True)
 class Steps:
     """Groups that share one fraction of their full widths: `step`/`count`, `2·step`/`count`, …, 1.
 

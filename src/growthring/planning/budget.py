@@ -65,7 +65,8 @@ def within_budget(
     if best is None:
         raise PlanError(
             f"budget={budget!r}: no schedule of {plan.num_stages} stages from {options.start} of the width is "
-            f"that cheap; the cheapest takes {lowest:.1%}. Choose a smaller start or a larger budget."
+            f"that cheap; the cheapest takes {lowest:.1%}.{_floor(tried, options)} Choose a smaller start or a "
+            "larger budget."
         )
     share, chosen, rate = best
     how = f"full size after {1 - chosen.shares[-1]:.0%} of the training"
@@ -81,6 +82,17 @@ def _rates(options: PlanOptions, is_free: bool) -> Iterator[float | None]:
     yield options.growth
     if options.growth is not None and options.schedule in ("published", "recursive") and is_free:
         yield from (options.growth * factor for factor in _FACTORS)
+
+
+def _floor(plan: Plan, options: PlanOptions) -> str:
+    """What narrow stages cost by the clock, which no schedule gets below."""
+    if options.budget_of == "flops":
+        return ""
+    shares = ", ".join(f"{share:.0%}" for share in plan.relative_seconds[:-1])
+    return (
+        f" Measured on this machine, an example of the stages before the last takes {shares} of the seconds of a "
+        "full-size one; larger batches early (batch_growth=) may lower that."
+    )
 
 
 def _share(plan: Plan, options: PlanOptions) -> float:

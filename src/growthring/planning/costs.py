@@ -1,10 +1,9 @@
-"""What a model costs: forward FLOPs and memory by running it on fake tensors, seconds by running it."""
+"""What a model costs: forward FLOPs and memory, by running it on fake tensors."""
 
 from __future__ import annotations
 
 import contextlib
 import contextvars
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,13 +17,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from growthring.errors import PlanError
-from growthring.graph.isolation import call, callers_settings, copied, fixed_random, untouched
+from growthring.graph.isolation import callers_settings, copied, fixed_random, untouched
 from growthring.graph.resize import named_tensors
-from growthring.graph.results import output_tensors
 from growthring.graph.standins import GROUPED_FLOPS, StandIns
 from growthring.graph.trace import ExampleInputs, split_inputs
 from growthring.optim import OPTIMIZERS
-from growthring.planning.schedule import check_whole
 
 # Tensors of a parameter's size that an optimizer keeps.
 OPTIMIZER_STATE = {name: kind.num_state_tensors for name, kind in OPTIMIZERS.items()} | {"none": 0}
@@ -95,7 +92,7 @@ def footprint(model: nn.Module, inputs: ExampleInputs) -> Footprint:
                 model.train(is_training)
                 # what the model's code leaves in context variables goes with the context
                 run = contextvars.copy_context().run
-                return run(_footprint, model, _repeated(inputs, size), size, is_fake)
+                return run(_footprint, model, repeated(inputs, size), size, is_fake)
         except Exception as caught:  # the user's own code
             error = error or caught
         finally:
@@ -194,36 +191,12 @@ def _fake(mode: FakeTensorMode | None, tensor: torch.Tensor) -> torch.Tensor:
     return fake.requires_grad_(tensor.requires_grad)
 
 
-def seconds_per_step(
-    model: nn.Module, inputs: ExampleInputs, batch_size: int, repeats: int = 3
-) -> float:
-    """Seconds of one training step (forward, backward, SGD) on this machine: the best of a few.
+def repeated(inputs: ExampleInputs, batch_size: int) -> Any:
+    """Example inputs, as (args, kwargs), over and over up to a batch size.
 
-    The example inputs are repeated up to the batch size; the loss is the mean square of the outputs.
-    The model's values are not kept: pass a copy.
+    >>> repeated(torch.arange(2), 3)[0]
+    (tensor([0, 1, 0]),)
     """
-    check_whole("repeats", repeats)
-    args, kwargs = _repeated(inputs, batch_size)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.0, momentum=0.9)
-    times = []
-    with callers_settings(), fixed_random(), untouched(model), torch.enable_grad():
-        model.train()
-        for _ in range(repeats + 1):  # the first one warms up
-            started = time.perf_counter()
-            outputs = [t for t in output_tensors(call(model, args, kwargs)) if t.requires_grad]
-            if not outputs:
-                raise PlanError(
-                    "no output has a gradient, so there is no training step to measure."
-                )
-            torch.stack([t.float().square().mean() for t in outputs]).sum().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            _wait()
-            times.append(time.perf_counter() - started)
-    return min(times[1:])
-
-
-def _repeated(inputs: ExampleInputs, batch_size: int) -> Any:
     count = num_examples(inputs)
 
     def fill(tensor: torch.Tensor) -> torch.Tensor:
@@ -233,8 +206,3 @@ def _repeated(inputs: ExampleInputs, batch_size: int) -> Any:
         return tensor.detach()[index]
 
     return pytree.tree_map_only(torch.Tensor, fill, split_inputs(copied(inputs)))
-
-
-def _wait() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()

@@ -10,6 +10,8 @@ from growthring.graph.groups import WidthGroups
 from growthring.graph.sizes import group_steps
 from growthring.graph.widthgroup import WidthGroup
 
+_FAR = 0.08  # of fixed-size training, that seconds may be above FLOPs without a word
+
 
 def step_notes(
     groups: WidthGroups,
@@ -68,6 +70,32 @@ def idle_notes(stage_widths: Sequence[Mapping[int, int]]) -> list[str]:
     return [
         f"stage {t} has the widths of stage {t - 1}: the widths leave no room for a step."
         for t in idle
+    ]
+
+
+def seconds_notes(
+    shares: tuple[float, float | None], flops: Sequence[float], seconds: Sequence[float]
+) -> list[str]:
+    """Where narrow stages cost far more seconds than their FLOPs promise: by how much, and what helps.
+
+    Args:
+        shares: of the FLOPs and of the seconds of fixed-size training; None where nothing was measured.
+        flops: of an example at every stage, as shares of a full-size one.
+        seconds: the same, measured.
+
+    >>> seconds_notes((0.6, 0.65), [0.2, 1.0], [0.3, 1.0])
+    []
+    """
+    by_flops, by_seconds = shares
+    if by_seconds is None or by_seconds - by_flops <= _FAR:
+        return []
+    worst = max(range(len(flops)), key=lambda t: seconds[t] - flops[t])
+    return [
+        f"by the clock training costs {by_seconds - by_flops:.0%} of fixed-size training more than by FLOPs: "
+        f"layers are too thin for this machine. An example of stage {worst} takes {seconds[worst]:.0%} of the "
+        f"seconds of a full-size one for {flops[worst]:.0%} of its FLOPs. What helps: larger batches in early "
+        "stages (batch_growth=1), a wider seed (start=0.5), whole heads (heads='count'), widths in multiples of 16 "
+        "(schedule='doubling'). budget= with budget_of='seconds' plans by the clock."
     ]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,7 +16,7 @@ from growthring.core.axes import layout, refs
 from growthring.core.presets import PresetName
 from growthring.core.variance import Role
 from growthring.core.wording import counted
-from growthring.errors import InputError, PlanError
+from growthring.errors import InputError
 from growthring.graph.analysis import Build
 from growthring.graph.check import check_finite
 from growthring.graph.computed import refresh
@@ -27,12 +26,13 @@ from growthring.graph.isolation import copied, kept_random, own_settings
 from growthring.graph.magnitudes import with_magnitudes, with_ratios
 from growthring.graph.resize import copy_with, empty_copy, named_tensors
 from growthring.graph.trace import ExampleInputs
-from growthring.planning.costs import Footprint, footprint, seconds_per_step
+from growthring.planning.costs import Footprint, footprint
 from growthring.planning.initial import Initial, seed_gain
 from growthring.planning.kept import Kept, flops_if_grown, kept_widths
 from growthring.planning.lengths import Lengths
-from growthring.planning.schedule import check_whole
+from growthring.planning.notes import seconds_notes
 from growthring.planning.table import plan_text
+from growthring.planning.timing import fit_to_run, seconds_of_stages
 
 
 @dataclass(frozen=True)
@@ -247,26 +247,28 @@ class Plan:
         """Training seconds as a share of fixed-size training, if `measure` was called."""
         if self.seconds is None:
             return None
-        per_example = [s / b for s, b in zip(self.seconds, self.batch_sizes, strict=True)]
-        spent = sum(n * s for n, s in zip(self.examples, per_example, strict=True))
-        return spent / (sum(self.examples) * per_example[-1])
+        spent = sum(n * s for n, s in zip(self.examples, self.relative_seconds, strict=True))
+        return spent / sum(self.examples)
+
+    @property
+    def relative_seconds(self) -> list[float]:
+        """Measured seconds of an example at each stage, as shares of a full-size one; none if not measured."""
+        if self.seconds is None:
+            return []
+        each = [s / b for s, b in zip(self.seconds, self.batch_sizes, strict=True)]
+        return [s / each[-1] for s in each]
 
     def measure(self, repeats: int = 3) -> Plan:
-        """The plan with the seconds of a training step of each stage on this machine."""
-        seconds = []
-        check_whole("repeats", repeats)
+        """The plan with the seconds of a training step of each stage on this machine.
+
+        A step is a forward pass in train mode, a backward pass and a step of the plan's optimizer on a batch of the
+        stage's size. Stages take turns, see `growthring.planning.timing.in_turns`.
+        """
+        stages = []
         for t, size in enumerate(self.batch_sizes):
-            twin = copy.deepcopy(self.empty_model(t))
-            with torch.no_grad():  # values that are not denormal or infinite, which would cost time
-                for p in twin.parameters():
-                    p.uniform_(-0.05, 0.05, generator=_generator(p))
-            try:
-                seconds.append(seconds_per_step(twin, self.inputs_for(twin), size, repeats))
-            except (RuntimeError, ValueError, TypeError) as error:  # the user's own code
-                raise PlanError(
-                    f"a training step of stage {t} with a batch of {size} fails ({error}), so it cannot be "
-                    "measured."
-                ) from error
+            twin = fit_to_run(self.empty_model(t))
+            stages.append((twin, self.inputs_for(twin), size))
+        seconds = seconds_of_stages(stages, repeats, self.optimizer)
         self.footprints  # noqa: B018 - counted once, for the plan with seconds too
         return self.at_same_widths(seconds=tuple(seconds))
 
@@ -301,7 +303,11 @@ class Plan:
             "notes": list(self.notes),
         }
         if self.seconds is not None:
+            shares = self.relative_seconds
+            flops = [f.flops / (self.footprints[-1].flops or 1.0) for f in self.footprints]
+            notes = seconds_notes((self.flops_share, self.seconds_share), flops, shares)
             result |= {"seconds": list(self.seconds), "seconds_share": self.seconds_share}
+            result |= {"relative_seconds": shares, "notes": [*self.notes, *notes]}
         return result
 
     def __repr__(self) -> str:
@@ -309,10 +315,6 @@ class Plan:
 
     def __str__(self) -> str:
         return plan_text(self.groups.model_type, self.as_dict())
-
-
-def _generator(like: torch.Tensor) -> torch.Generator:
-    return torch.Generator(like.device).manual_seed(0)
 
 
 def call_build(build: Build, widths: dict[str, int]) -> nn.Module:

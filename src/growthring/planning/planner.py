@@ -12,7 +12,7 @@ from growthring.graph.check import check_finite
 from growthring.graph.discover import discover
 from growthring.graph.groups import WidthGroups
 from growthring.graph.isolation import copied, kept_random, own_settings
-from growthring.graph.search import Share
+from growthring.graph.sizes import Stages
 from growthring.graph.trace import ExampleInputs, run_once
 from growthring.planning.batches import lasting, with_batches
 from growthring.planning.budget import within_budget
@@ -79,7 +79,8 @@ def plan(
             options.heads,
             options.outputs,
             options.build,
-            Share(fractions[0], options.round_to),
+            Stages(tuple(fractions), options.round_to),
+            options.preset,
         )
     check_finite(model)
     run_once(model, example_inputs)

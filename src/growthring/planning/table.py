@@ -48,6 +48,7 @@ def _rows(plan: Mapping[str, Any]) -> list[list[str]]:
     rows.append(["FLOPs", *(f"{share:.1%}" for share in shares)])
     if "seconds" in plan:
         rows.append(["seconds per step", *(f"{s:.3g}" for s in plan["seconds"])])
+        rows.append(["seconds per example", *(f"{s:.1%}" for s in plan["relative_seconds"])])
     rows.append(["", *(_BARS[round(share * (len(_BARS) - 1))] * 4 for share in shares)])
     return rows
 

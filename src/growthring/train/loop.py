@@ -17,6 +17,7 @@ from growthring.data.batch import Batch, examples_in
 from growthring.optim import RingOptimizer
 from growthring.runs.records import LogRecord
 from growthring.train.account import Account
+from growthring.train.compiling import CompiledStage, compile_ahead, keeps_compiled
 from growthring.train.measure import OnDevice, apply, arithmetic_of, batch_sums, evaluate
 from growthring.train.parts import Parts
 from growthring.train.progress import Progress
@@ -74,16 +75,30 @@ class Loop:
     def run_stages(self) -> None:
         """All stages that are left."""
         self._say_notes()
+        if self.recipe.compile:
+            self._compile_ahead()
         while not self.is_done:
             self._stage()
+
+    def _compile_ahead(self) -> None:
+        """All stages that are left, so that what it takes is known before the first step; one needs no ahead."""
+        left = self.plan.num_stages - self.totals.stage
+        if left < 2 or not keeps_compiled():
+            return
+        self.progress.say(f"compiling {left} stages ...")
+        clock, before = Clock(), self.totals.seconds
+        failed = compile_ahead(self.plan, self.totals.stage, self.device, self._precision)
+        clock.add_to(self.totals)
+        for note in failed:
+            self.progress.say(f"note: {note}")
+        self.progress.say(f"compiled in {self.totals.seconds - before:.0f} s.")
 
     def _stage(self) -> None:
         """The epochs of one stage, then the growth to the next."""
         totals, stage = self.totals, self.totals.stage
         self.train.set_batch_size(self.plan.batch_sizes[stage])
         if self.recipe.compile:
-            torch.compiler.reset()  # else all stages share one limit of recompilations
-        self._forward = torch.compile(self.model) if self.recipe.compile else self.model
+            self._forward = CompiledStage(self.model, self.plan.batch_sizes[stage], self.grower)
         while totals.epochs_in_stage < self.plan.epochs[stage]:
             self._epoch()
             totals.epochs_in_stage += 1

@@ -49,7 +49,7 @@ class Recipe:
         method, variance_transfer, noise: see `growthring.Grower`; the plan's preset decides what is not given.
         method_options: hyperparameters of the method, see `growthring.methods`.
         precision: "float32" or "bfloat16" (autocast).
-        compile: torch.compile, anew at every stage.
+        compile: torch.compile, of all stages before the first step, see `growthring.train.compiling`.
         fixed: train the full-size model from the start: the baseline.
         small: train the seed's width throughout and never grow: the other baseline.
         seed: of all random numbers.

@@ -111,6 +111,8 @@ def _matmul_axes(walk: Walk, a: Info, b: Info, out: Value) -> list[Axis]:
     batch_infos = [Info(i.axes[:-2], i.scale) for i in (a, b)]
     batch, _ = broadcast(walk, Value(batch_shape, out.dtype), batch_infos)
     walk.even(batch)
+    if a.use is None and b.use is None:
+        walk.side_by_side(batch)
     return [*batch, *rows, *columns]
 
 
@@ -161,6 +163,7 @@ def attention(walk: Walk, op: Op) -> None:
         batch_infos = [Info(i.axes[:-2], i.scale) for i in (q, k, v)]
         batch, _ = broadcast(walk, Value(out.shape[:-2], out.dtype), batch_infos)
     walk.even(batch)
+    walk.side_by_side(batch)
     logits = walk.multiply(q, k)
     scaled = walk.times_number(logits)
     walk.need_one(scaled)

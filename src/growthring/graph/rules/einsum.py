@@ -66,6 +66,8 @@ def sum_of_products(walk: Walk, op: Op, terms: Sequence[Labels], result: Labels)
             walk.freeze([info.axes[i] for info, i in members], "takes a diagonal of it")
         else:
             _join(walk, members, label in result)
+            if label in result and sum(info.use is None for info, _ in members) > 1:
+                walk.side_by_side([axes[label]])
     walk.set(op.outputs[0], [axes[label] for label in result], product_scale(walk, infos))
 
 

@@ -26,6 +26,7 @@ class Walk(ScaleStatements):
         attributes: (module, attribute) -> the axes whose sizes it holds.
         ties: axes that have one structure, and the operator that says so.
         multiples: axes whose size must be a multiple of a number.
+        parallel: axes along which products of activations are made side by side, such as heads of attention.
         units: inner factors of axes whose entries stay together, and the module that needs it.
         unknown: operators without a rule, and a module that uses each.
         expected: operator -> position of an argument -> the axis whose size it must be.
@@ -49,6 +50,7 @@ class Walk(ScaleStatements):
         self.attributes: dict[tuple[str, str], tuple[Axis, ...]] = {}
         self.ties: list[tuple[Axis, Axis, str]] = []
         self.multiples: list[tuple[Axis, int]] = []
+        self.parallel: list[Axis] = []
         self.units: list[tuple[Axis, str]] = []
         self.unknown: dict[str, str] = {}
         self.expected: dict[int, dict[int, Axis]] = {}
@@ -185,6 +187,10 @@ class Walk(ScaleStatements):
     def multiple(self, axis: Axis, number: int) -> None:
         """The size of this axis must be a multiple of a number."""
         self.multiples.append((axis, number))
+
+    def side_by_side(self, axes: Iterable[Axis]) -> None:
+        """Activations are multiplied with each other for each entry of these axes: heads of attention."""
+        self.parallel += axes
 
     def expect(self, position: int, axis: Axis) -> None:
         """The present operator's argument at `position` must be the size of this axis, at any width."""
