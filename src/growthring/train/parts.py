@@ -19,6 +19,7 @@ from growthring.growing.grower import Grower
 from growthring.methods.base import Loss
 from growthring.planning.costs import footprint
 from growthring.planning.plan import Plan
+from growthring.train.lengths import stage_steps
 from growthring.train.measure import OnDevice
 from growthring.train.memory import PeakMemory
 from growthring.train.recipe import Recipe
@@ -29,7 +30,6 @@ from growthring.train.setup import (
     make_optimizer,
     make_plan,
     make_streams,
-    total_steps,
 )
 from growthring.train.task import ImageTask, task_of
 from growthring.train.trial import check_labels
@@ -48,7 +48,7 @@ class Parts:
         train, test: batches of (inputs, targets).
         optimizer, loss: of the training.
         grower: None where nothing grows.
-        total_steps: of all stages.
+        stage_steps: optimizer steps of each stage, as far as the length of the data tells.
         memory: the peak since the model was made.
     """
 
@@ -62,8 +62,13 @@ class Parts:
     optimizer: torch.optim.Optimizer
     loss: Loss
     grower: Grower | None
-    total_steps: int
+    stage_steps: tuple[int, ...]
     memory: PeakMemory
+
+    @property
+    def total_steps(self) -> int:
+        """Of all stages."""
+        return sum(self.stage_steps)
 
     def count_costs(self) -> Mapping[str, Any]:
         """What `Plan.as_dict` counts, and the FLOPs of the full-size model."""
@@ -115,8 +120,8 @@ def assemble(
     held = 0 if grows else sum(p.numel() * p.element_size() for p in full.parameters())
     memory = PeakMemory(device, held)
     trained = _trained(plan, grows, device)
-    steps = total_steps(plan, batches)
-    optimizer = make_optimizer(recipe, trained, steps)
+    steps = stage_steps(plan, batches)
+    optimizer = make_optimizer(recipe, trained, sum(steps))
     own_loss = ImageTask() if is_own else task  # of a user's own data: classes
     loss = loss or own_loss.loss(recipe.label_smoothing)
     if isinstance(loss, nn.Module):
