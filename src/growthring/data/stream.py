@@ -238,6 +238,23 @@ class BatchStream(ABC):
         return batch_size
 
 
+class AugmentedStream(BatchStream):
+    """A stream that changes examples at random when it is for training: all of them, or a share."""
+
+    _share = 1.0
+
+    def augment(self, share: float) -> None:
+        """Changes a share (0 to 1) of the examples from the next batch on; the others are as in evaluation."""
+        self._share = share
+        self._revision += 1
+
+    def _chosen(self, n: int) -> Tensor | None:
+        """Which of n examples are changed (n,), drawn from the generator; None for all."""
+        if self._share == 1 or self._generator is None:
+            return None
+        return torch.rand(n, generator=self._generator) < self._share
+
+
 def _checked_generator_state(key: str, state: object) -> Tensor:
     try:
         return torch.Generator().set_state(state).get_state()  # type: ignore[arg-type]

@@ -119,6 +119,7 @@ class Loop:
         """All steps of one stage, then the growth to the next."""
         totals, stage = self.totals, self.totals.stage
         self.train.set_batch_size(self.plan.batch_sizes[stage])
+        self.parts.regularisation.enter(stage)
         if self.recipe.compile:
             torch.compiler.reset()  # else all stages share one limit of recompilations
         self._forward = torch.compile(self.model) if self.recipe.compile else self.model

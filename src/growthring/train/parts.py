@@ -23,6 +23,7 @@ from growthring.train.lengths import stage_steps
 from growthring.train.measure import OnDevice
 from growthring.train.memory import PeakMemory
 from growthring.train.recipe import Recipe
+from growthring.train.regularisation import Regularisation
 from growthring.train.setup import (
     fixed_batches,
     make_growth_method,
@@ -50,6 +51,7 @@ class Parts:
         grower: None where nothing grows.
         stage_steps: optimizer steps of each stage, as far as the length of the data tells.
         memory: the peak since the model was made.
+        regularisation: sets weight decay and augmentation of each stage.
     """
 
     recipe: Recipe
@@ -64,6 +66,7 @@ class Parts:
     grower: Grower | None
     stage_steps: tuple[int, ...]
     memory: PeakMemory
+    regularisation: Regularisation
 
     @property
     def total_steps(self) -> int:
@@ -122,6 +125,7 @@ def assemble(
     trained = _trained(plan, grows, device)
     steps = stage_steps(plan, batches)
     optimizer = make_optimizer(recipe, trained, sum(steps))
+    regularisation = Regularisation(recipe, plan, optimizer, batches)
     own_loss = ImageTask() if is_own else task  # of a user's own data: classes
     loss = loss or own_loss.loss(recipe.label_smoothing)
     if isinstance(loss, nn.Module):
@@ -139,7 +143,19 @@ def assemble(
             loss=loss,
         )
     return Parts(
-        recipe, device, plan, trained, full, batches, tests, optimizer, loss, grower, steps, memory
+        recipe,
+        device,
+        plan,
+        trained,
+        full,
+        batches,
+        tests,
+        optimizer,
+        loss,
+        grower,
+        steps,
+        memory,
+        regularisation,
     )
 
 

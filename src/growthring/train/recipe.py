@@ -46,6 +46,8 @@ class Recipe:
             plan's preset decides if it is not given.
         lr_decay: share of the run over which "wsd" falls to 0.
         label_smoothing: of the cross entropy.
+        narrow_weight_decay: share of the weight decay at the seed's width; it rises with the width to 1.
+        narrow_augmentation: share of the images that are augmented at the seed's width; it rises likewise.
         clip_norm: gradients are clipped to this norm; None does not clip.
         method, variance_transfer, noise: see `growthring.Grower`; the plan's preset decides what is not given.
         method_options: hyperparameters of the method, see `growthring.methods`.
@@ -84,6 +86,8 @@ class Recipe:
     lr_schedule: str = UNSET
     lr_decay: float = field(default=0.2, metadata={"later": True})
     label_smoothing: float = 0.0
+    narrow_weight_decay: float = field(default=1.0, metadata={"later": True})
+    narrow_augmentation: float = field(default=1.0, metadata={"later": True})
     clip_norm: float | None = None
     method: str = "paired"
     method_options: Mapping[str, Any] = field(default_factory=dict)

@@ -144,6 +144,11 @@ def check(recipe: Recipe) -> None:
     for name, is_wrong in wrong.items():
         if is_wrong:
             raise InputError(f"{name}={getattr(recipe, name)!r} cannot work.")
+    for name in ("narrow_weight_decay", "narrow_augmentation"):
+        if not 0 <= getattr(recipe, name) <= 1:
+            raise InputError(
+                f"{name}={getattr(recipe, name)!r}: a share of the full strength at the seed's width, from 0 to 1."
+            )
     make_growth_method(recipe)
 
 
