@@ -241,6 +241,17 @@ def test_a_search_in_mid_epoch_leaves_a_loader_where_it_was(tmp_path):
     assert seen["own"] == seen["list"]
 
 
+@pytest.mark.parametrize("length", [{"total_steps": 11}, {"epochs": 4}])
+@pytest.mark.each(2)
+def test_a_loader_that_also_tests_goes_on_where_it_was(length, tmp_path):
+    seen = {}
+    for name, loader in (("own", Loop()), ("list", list(Loop()))):
+        recipe = change(small("lr=0.01"), length)
+        _, result = fitted(recipe, tmp_path / name, train=loader, test=loader, **OWN)
+        seen[name] = (result.test_loss, result.steps, result.epochs)
+    assert seen["own"] == seen["list"]
+
+
 def test_a_stream_that_leaves_out_the_last_batch(tmp_path):
     train = regression(torch.Generator().manual_seed(1), drop_last=True)
     recipe = table(9, "batch_size=16")
@@ -267,6 +278,11 @@ def test_baselines_are_as_long(kind, tmp_path):
     trainer, result = fitted(stepped(7, f"{kind}=true"), tmp_path)
     assert trainer.plan.stage_steps == (7,) and result.steps == 7
     assert result.flops_share == pytest.approx(1.0) or kind == "small"
+
+
+def test_baselines_of_given_times_do_not_grow(tmp_path):
+    recipe = stepped(9, "stages=none", "growth_at=(0.34, 0.67)", "fixed=true")
+    assert Trainer(recipe, tmp_path, progress=Silence()).plan.stage_steps == (9,)
 
 
 def test_what_a_recipe_may_say_about_its_length():

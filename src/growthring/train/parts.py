@@ -109,6 +109,8 @@ def assemble(
         batches = as_stream(train, "train", recipe.batch_size, generator)
     if isinstance(batches, LoaderBatches):
         recipe = fixed_batches(recipe, batches)
+        if test is train:  # one stream for both: it knows when testing has ended its pass
+            test = batches
     tests = None if test is None else as_stream(test, "test", recipe.batch_size, None)
     is_own = model is not None or train is not None
     task = task_of(recipe)
