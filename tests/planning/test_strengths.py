@@ -32,6 +32,24 @@ def test_at_one_all_stages_are_exactly_alike():
     assert gr.strengths(planned(), 0.0)[0] == 0.0
 
 
+def test_weight_decay_in_a_loop_of_ones_own():
+    plan = planned(total_steps=12)
+    model = plan.build_seed()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.5)
+    grower = gr.Grower(model, plan, optimizer)
+    strength = gr.strengths(plan, narrow=0.1)
+    decays, found = [group["weight_decay"] for group in optimizer.param_groups], []
+    for _ in range(12):
+        model(torch.ones(2, 4)).sum().backward()
+        for group, decay in zip(optimizer.param_groups, decays, strict=True):
+            group["weight_decay"] = decay * strength[grower.stage]
+        found.append(optimizer.param_groups[0]["weight_decay"])
+        optimizer.step()
+        grower.step()
+    expected = [0.5 * s for s, n in zip(strength, plan.stage_steps, strict=True) for _ in range(n)]
+    assert found == expected and len(set(found)) == plan.num_stages
+
+
 def test_what_does_not_grow_has_the_full_strength():
     assert gr.strengths(fixed_plan(net(), torch.zeros(1, 4), PlanOptions(epochs=3)), 0.1) == (1.0,)
 

@@ -8,11 +8,13 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from growthring.checkpoint import load_weights, read_json
+import growthring as gr
+from growthring.checkpoint import Checkpoint, CheckpointError, load_weights, read_json
 from growthring.errors import InputError, PlanError
 from growthring.runs.run import read_run
 from growthring.train import Recipe, Silence, Trainer, TrainingError, change
 from growthring.train.lengths import evaluation_steps
+from growthring.train.saved import totals_of
 from tests.train.nets import plain, regression
 from tests.train.runs import (
     KINDS,
@@ -312,6 +314,29 @@ def test_too_few_steps_are_refused_before_anything_is_made(tmp_path):
     with pytest.raises(PlanError, match=r"2 steps do not reach for 3 stages.*or more steps"):
         Trainer(stepped(2), tmp_path / "run", progress=Silence())
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("place", "says"),
+    [
+        ({"stage": 0, "step": 5, "steps_in_stage": 5}, "at step 5, the 6. of stage 0"),
+        ({"stage": 1, "step": 5, "steps_in_stage": 2}, "at step 5, the 3. of stage 1"),
+        ({"stage": 4, "step": 9}, r"the plan with \[1, 3, 5\] steps does not have"),
+    ],
+)
+def test_a_place_that_the_plan_does_not_have(place, says, tmp_path):
+    plan = gr.plan(mlp(), torch.zeros(1, 6), total_steps=9)
+    assert plan.stage_steps == (1, 3, 5)
+
+    def found(totals):
+        state = {"totals": totals}
+        return totals_of(
+            Checkpoint(path=tmp_path, step=totals["step"], state=state, skipped=()), plan
+        )
+
+    assert found({"stage": 2, "step": 4, "epoch": 1}).step == 4
+    with pytest.raises(CheckpointError, match=says):
+        found(place)
 
 
 def test_another_number_of_steps_is_another_run(tmp_path):
