@@ -22,6 +22,7 @@ from growthring.growing.verify import Verification as Verification, verify as ve
 from growthring.planning.options import PlanOptions as PlanOptions
 from growthring.planning.plan import Plan as Plan
 from growthring.planning.planner import plan as plan
+from growthring.planning.strengths import strengths as strengths
 from growthring.train.advice import Advice as Advice
 from growthring.train.advise import advise as advise
 from growthring.train.loading import load as load

@@ -35,7 +35,7 @@ def test_json_is_one_object_with_lists_over_stages(capsys):
     assert (status, err) == (0, "")
     lists = [found[key] for key in ("widths", "epochs", "batch_sizes", "parameters", "flops")]
     assert all(isinstance(values, list) and len(values) == found["stages"] for values in lists)
-    assert sum(found["epochs"]) == RECIPES["demo"]().epochs and 0 < found["flops_share"] < 1
+    assert sum(found["epochs"]) == RECIPES["demo"]().plan.epochs and 0 < found["flops_share"] < 1
     assert found["recipe"] == "demo" and found["published_flops_share"] is None
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from growthring.compare import Comparison, Standing
 from growthring.compare.manifest import Entry, Manifest
+from growthring.planning.lengths import Length
 from growthring.runs import Spread
 from growthring.train import Silence
 from growthring.train.memory import PeakMemory
@@ -64,7 +65,7 @@ def row(
         "text": "",
         "settings": (),
         "fixed": name.startswith("fixed"),
-        "epochs": 30,
+        "length": Length(30, "epochs"),
         "asked": 3,
         "seeds": (0, 1, 2),
         "runs": tuple(f"{name}/seed-{seed}" for seed in range(3)),
@@ -90,8 +91,8 @@ def manifest(**changes) -> Manifest:
         "clock": "wall",
         "match": "paired",
         "contenders": {
-            "fixed": Entry({"fixed": True}, "", 3, 30, True, False),
-            "paired": Entry({}, "", 3, 30, False, True),
+            "fixed": Entry({"fixed": True}, "", 3, Length(30, "epochs"), True, False),
+            "paired": Entry({}, "", 3, Length(30, "epochs"), False, True),
         },
         "machine": "a machine",
     }

@@ -15,9 +15,10 @@ from growthring.checkpoint import (
 from growthring.compare import Comparison, Contender, parse_variant, results, write_outputs
 from growthring.compare.contenders import MATCHED
 from growthring.compare.manifest import Manifest, merge, read_manifest
-from growthring.compare.match import matched_epochs
+from growthring.compare.match import matched_length
 from growthring.compare.runner import Attempt
 from growthring.errors import GrowthError, InputError
+from growthring.planning.lengths import Length
 from growthring.train import Silence, Trainer
 from tests.compare.comparisons import Titles, compare, counted_clocks, manifest, snapshot
 from tests.train.runs import small
@@ -70,11 +71,11 @@ def test_matched_rows_cost_what_the_matched_contender_costs(whole):
     decisions = read_manifest(out).decisions
     paired, matched = by_name["paired"], by_name["fixed-flops"]
     assert decisions["fixed-flops"].share == pytest.approx(paired.flops_share.mean)
-    assert matched.epochs == decisions["fixed-flops"].epochs < 3
+    assert matched.length == decisions["fixed-flops"].length and matched.length.count < 3
     assert paired.flops_share.mean <= matched.flops_share.mean < paired.flops_share.mean + 1 / 3
     # 9 steps of 3 epochs; two growths count a second each.
     assert decisions["fixed-seconds"].share == pytest.approx((9 + 3) / (9 + 1))
-    assert by_name["fixed-seconds"].epochs == 4
+    assert by_name["fixed-seconds"].length == Length(4, "epochs")
     config = read_json(out / "fixed-seconds" / "seed-1" / "config.json")
     assert config["settings"]["epochs"] == 4 and config["settings"]["fixed"]
 
@@ -83,7 +84,7 @@ def test_matched_rows_cost_what_the_matched_contender_costs(whole):
     ("share", "epochs"), [(0.51, 16), (0.5, 15), (0.1, 3), (1e-9, 1), (1.0, 30), (1.21, 37)]
 )
 def test_epochs_are_rounded_up(share, epochs):
-    assert matched_epochs(share, 30) == epochs
+    assert matched_length(share, Length(30, "epochs")) == Length(epochs, "epochs")
 
 
 def test_contenders_of_a_seed_see_the_same_data_in_the_same_order(whole):
@@ -216,10 +217,13 @@ def test_a_matched_run_that_another_row_has_is_not_repeated(tmp_path, monkeypatc
     # No growth costs a second here but the last stage's end: as many epochs as fixed.
     rows = {row.name: row for row in compare(tmp_path, ["small"], match="small").run()}
     decisions = read_manifest(tmp_path).decisions
-    assert decisions["fixed-seconds"].epochs == 3 and decisions["fixed-seconds"].runs == "fixed"
+    assert (
+        decisions["fixed-seconds"].length.count == 3 and decisions["fixed-seconds"].runs == "fixed"
+    )
     assert not (tmp_path / "fixed-seconds").exists()
     assert rows["fixed-seconds"].accuracy == rows["fixed"].accuracy
-    assert rows["fixed-seconds"].runs == ("fixed/seed-0",) and rows["fixed-seconds"].epochs == 3
+    assert rows["fixed-seconds"].runs == ("fixed/seed-0",)
+    assert rows["fixed-seconds"].length == Length(3, "epochs")
 
 
 def test_without_a_growing_contender_nothing_is_matched(tmp_path):

@@ -7,6 +7,7 @@ import pytest
 
 from growthring.compare.contenders import MATCHED
 from growthring.compare.manifest import manifest_lock, read_manifest
+from growthring.planning.lengths import Length
 from growthring.train import Interrupted
 from tests.compare.comparisons import Titles, compare, counted_clocks, snapshot
 from tests.train.runs import in_child, kill_self
@@ -61,7 +62,9 @@ def test_decisions_outlive_other_costs(tmp_path, monkeypatch):
     in_child(lambda: compare(out, CONTENDERS, 1, progress=kill).run())
     decisions = read_manifest(out).decisions
     assert set(decisions) == set(MATCHED)
-    monkeypatch.setattr("growthring.compare.match.matched_epochs", lambda share, epochs: 99)
+    monkeypatch.setattr(
+        "growthring.compare.match.matched_length", lambda share, whole: Length(99, "epochs")
+    )
     compare(out, CONTENDERS, 2).run()
     assert read_manifest(out).decisions == decisions
 

@@ -9,12 +9,13 @@ import pytest
 from growthring.compare.contenders import KNOWN
 from growthring.compare.labels import Box, place
 from growthring.compare.plot import plot
+from growthring.planning.lengths import Length
 from tests.compare.comparisons import row
 
 NAME = "{http://www.w3.org/2000/svg}"
 FIXED = [
     row("fixed", 0.98, 0.001, 1.0, 1.0),
-    row("fixed-flops", 0.97, 0.001, 0.53, 0.54, epochs=16),
+    row("fixed-flops", 0.97, 0.001, 0.53, 0.54, length=Length(16, "epochs")),
 ]
 
 

@@ -8,6 +8,7 @@ from growthring.compare import format_table, notes
 from growthring.compare.manifest import Decision
 from growthring.compare.standings import spread
 from growthring.compare.table import markdown
+from growthring.planning.lengths import Length
 from growthring.runs import Spread
 from tests.compare.comparisons import manifest, row
 
@@ -59,8 +60,8 @@ def test_markdown_is_one_table_with_notes():
 
 def test_notes_tell_how_the_epochs_were_matched():
     decisions = {
-        "fixed-flops": Decision(16, 0.529, "paired", "fixed-flops"),
-        "fixed-seconds": Decision(19, 0.61, "paired", "fixed-seconds"),
+        "fixed-flops": Decision(Length(16, "epochs"), 0.529, "paired", "fixed-flops"),
+        "fixed-seconds": Decision(Length(19, "epochs"), 0.61, "paired", "fixed-seconds"),
     }
     found = "\n".join(notes(ROWS, manifest(decisions=decisions, clock="cpu")))
     assert "a schedule of 16 epochs (fixed: 30)" in found and "FLOPs of paired (52.9 %" in found

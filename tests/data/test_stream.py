@@ -361,3 +361,48 @@ def test_states_of_training_and_evaluation_are_not_mixed_up(images: Path):
     for a, b in [(training, evaluation), (evaluation, training)]:
         with pytest.raises(InputError, match="not the state of such a stream"):
             a.load_state_dict(b.state_dict())
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_examples_of_batches_of_several_sizes_are_counted_without_reading_them(images, drop_last):
+    source = torch.Generator().manual_seed(1)
+    for _ in range(40):
+        numbers = torch.randint(1, 9, (3, 2), generator=source).tolist()
+        stream = build("memory", images, drop_last=drop_last)
+        examples = 0
+        for count, size in numbers:
+            stream.set_batch_size(size)
+            while count:
+                for _, labels in stream:
+                    examples, count = examples + len(labels), count - 1
+                    if not count:
+                        break
+        assert build("memory", images, drop_last=drop_last).count_examples(numbers) == examples
+
+
+@pytest.mark.parametrize("kind", ["memory", "folder"])
+def test_a_share_of_the_examples_is_changed_from_the_next_batch_on(kind, images):
+    stream, still = (
+        build(kind, images, batch_size=N),
+        build(f"{kind}, evaluation", images, batch_size=N),
+    )
+    ((plain, _),) = still
+    for share, is_changed in ((0.0, [False]), (0.5, [False, True]), (1.0, [True])):
+        stream.augment(share)
+        ((found, labels),) = stream
+        changed = (found != plain[labels]).flatten(1).any(1).unique().tolist()
+        assert changed == is_changed or (share == 1.0 and changed == [False, True]), share
+    state = stream.state_dict()
+    stream.augment(0.5)
+    ((expected, _),) = stream
+    again = build(kind, images, seed=9, batch_size=N)
+    again.load_state_dict(state)
+    again.augment(0.5)
+    ((found, _),) = again
+    assert torch.equal(found, expected)
+
+
+def test_part_of_an_epoch(images):
+    stream = build("memory", images, batch_size=4)
+    assert [(stream.part, len(labels)) for _, labels in stream] == [(0.4, 4), (0.8, 4), (1.0, 2)]
+    assert stream.part == 0.0 and stream.epoch == 1

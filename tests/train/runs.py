@@ -11,6 +11,7 @@ from typing import Any
 from growthring.checkpoint import load_weights, read_json, read_jsonl
 from growthring.runs import RunFolder
 from growthring.train import Recipe, Silence, Trainer, change, parse_settings
+from growthring.train.lengths import evaluation_steps
 from growthring.train.progress import Status
 from growthring.train.recipes import demo
 from tests.train.nets import normed, plain
@@ -38,6 +39,11 @@ def small(*settings: str, model: Callable[..., Any] = plain) -> Recipe:
     return change(recipe, parse_settings([*TINY, *settings]))
 
 
+def stepped(steps: int, *settings: str, model: Callable[..., Any] = plain) -> Recipe:
+    """The same for so many steps: three make an epoch, and growths come anywhere in one."""
+    return change(small(*settings, model=model), {"total_steps": steps})
+
+
 KINDS: dict[str, Callable[[], Recipe]] = {
     "grown": lambda: resnet(),
     "fixed": lambda: resnet("fixed=true"),
@@ -47,6 +53,11 @@ KINDS: dict[str, Callable[[], Recipe]] = {
     "dropout": lambda: small("model_options.dropout=0.3"),
     "layer norm": lambda: small("model_options.dropout=0.2", model=normed),
     "avagrad": lambda: small("optimizer=avagrad", "optimizer_options={}", model=normed),
+    "steps": lambda: stepped(11, "model_options.dropout=0.3"),
+    "steps of layer norm": lambda: stepped(11, model=normed),
+    "steps of growing batches": lambda: stepped(11, "batch_growth=0.4", "batch_size=16"),
+    "steps of adam": lambda: stepped(13, "optimizer=adam", "lr=0.01", "optimizer_options={}"),
+    "steps, fixed": lambda: stepped(11, "fixed=true"),
     "bfloat16": lambda: small("precision=bfloat16", "clip_norm=0.5", "warmup_steps=4"),
 }
 
@@ -134,9 +145,13 @@ def assert_same_run(a: Path, b: Path) -> None:
 
 
 def assert_whole(folder: Path, recipe: Recipe) -> None:
-    """Each epoch has its line, once and in order; each growth has its own."""
+    """Each evaluation has its line, once and in order; each growth has its own."""
     lines = metrics(folder)
-    epochs = [line["epoch"] for line in lines if line["kind"] == "epoch"]
-    assert epochs == list(range(recipe.epochs))
+    found = [line for line in lines if line["kind"] == "epoch"]
+    if recipe.length.unit == "epochs":
+        assert [line["epoch"] for line in found] == list(range(recipe.length.count))
+    else:
+        planned = read_json(folder / "config.json")["plan"]["steps"]
+        assert [line["step"] for line in found] == evaluation_steps(planned)
     grown = [line["stage"] for line in lines if line["kind"] == "growth"]
     assert grown == ([] if recipe.fixed else list(range(1, recipe.plan.stages)))

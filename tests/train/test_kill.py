@@ -37,6 +37,8 @@ QUICK = {
     ("own schedule", 1),
     ("growing batches", 3),
     ("layer norm", None),
+    ("steps", 3),
+    ("steps of growing batches", None),
 }
 CASES = [
     pytest.param(kind, steps, marks=() if (kind, steps) in QUICK else pytest.mark.slow)

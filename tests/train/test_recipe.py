@@ -35,7 +35,7 @@ def test_the_plan_is_one_value():
     assert mine.plan == paper and mine.lr == 0.5
     assert recipe(plan=mine.plan, stages=4).plan == mine.plan.changed(stages=4)
     assert dataclasses.replace(mine, lr=0.1) == recipe(plan=mine.plan)
-    assert (mine.epochs, mine.batch_size) == (30, 128)
+    assert (mine.plan.epochs, mine.batch_size) == (30, 128)
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_an_unknown_name(name):
 
 def test_from_a_file(write, monkeypatch, tmp_path):
     path = write("gr_mine.py", HEAD + "def good():\n    return Recipe('own', mlp8, epochs=7)\n")
-    assert load_recipe(f"{path}:good", RECIPES).epochs == 7
+    assert load_recipe(f"{path}:good", RECIPES).plan.epochs == 7
     monkeypatch.chdir(tmp_path)
     assert load_recipe("gr_mine.py:good", RECIPES).name == "own"
     assert load_recipe("./gr_mine.py:good", {}).name == "own"
@@ -210,9 +210,9 @@ def test_a_file_with_a_model_of_its_own(write):
 def test_a_file_that_was_edited_is_read_anew(write):
     text = HEAD + "def good():\n    return Recipe('own', mlp8, epochs={})\n"
     path = write("gr_edited.py", text.format(7))
-    assert load_recipe(f"{path}:good", RECIPES).epochs == 7
+    assert load_recipe(f"{path}:good", RECIPES).plan.epochs == 7
     write("gr_edited.py", text.format(12345))
-    assert load_recipe(f"{path}:good", RECIPES).epochs == 12345
+    assert load_recipe(f"{path}:good", RECIPES).plan.epochs == 12345
 
 
 def test_a_file_that_imports_its_neighbour(write):
@@ -222,7 +222,7 @@ def test_a_file_that_imports_its_neighbour(write):
         HEAD
         + "from gr_neighbour import EPOCHS\ndef good():\n    return Recipe('x', mlp8, epochs=EPOCHS)\n",
     )
-    assert load_recipe(f"{path}:good", RECIPES).epochs == 7
+    assert load_recipe(f"{path}:good", RECIPES).plan.epochs == 7
 
 
 def test_a_file_with_a_dataclass(write):
@@ -233,7 +233,7 @@ def test_a_file_with_a_dataclass(write):
         + "@dataclasses.dataclass\nclass Sizes:\n    epochs: int = 7\n\n"
         "def good():\n    return Recipe('own', mlp8, epochs=Sizes().epochs)\n",
     )
-    assert load_recipe(f"{path}:good", RECIPES).epochs == 7
+    assert load_recipe(f"{path}:good", RECIPES).plan.epochs == 7
 
 
 def test_a_file_named_like_a_module_does_not_replace_it(write):

@@ -57,7 +57,9 @@ def test_the_settings(name):
     recipe = RECIPES[name]()
     published, _, epochs, batch, _ = CASES[name]
     assert recipe.published == published
-    assert recipe.epochs == sum(epochs) and recipe.batch_size == batch and recipe.plan.stages == 9
+    assert (
+        recipe.plan.epochs == sum(epochs) and recipe.batch_size == batch and recipe.plan.stages == 9
+    )
     assert recipe.plan.optimizer == "sgd" and recipe.lr == 0.1
     decay = 1e-4 if name.startswith("imagenet") else 5e-4
     assert recipe.optimizer_options == {"momentum": 0.9, "weight_decay": decay}
@@ -121,7 +123,7 @@ def test_the_demo_fits_the_embedded_digits():
     recipe = RECIPES["demo"]()
     plan = planned("demo")
     assert recipe.data == "digits" and recipe.input_shape == (1, 8, 8) and not recipe.mirror
-    assert plan.num_stages == 3 and sum(plan.epochs) == recipe.epochs
+    assert plan.num_stages == 3 and sum(plan.epochs) == recipe.plan.epochs
     assert all(n >= 1 for n in plan.epochs) and plan.flops_share < 1
     assert plan.named_widths(0) != plan.named_widths(2)
 
@@ -129,7 +131,7 @@ def test_the_demo_fits_the_embedded_digits():
 def test_a_fixed_size_run_is_one_stage_of_all_epochs():
     recipe = change(RECIPES["demo"](), {"fixed": True})
     plan = make_plan(recipe, make_model(recipe, torch.Generator().manual_seed(0)))
-    assert plan.num_stages == 1 and plan.epochs == (recipe.epochs,) and plan.flops_share == 1.0
+    assert plan.num_stages == 1 and plan.epochs == (recipe.plan.epochs,) and plan.flops_share == 1.0
 
 
 def test_recipes_are_independent_of_each_other():

@@ -86,7 +86,7 @@ def test_the_last_setting_counts_and_parts_add_up():
             "lr=2",
         )
     )
-    assert changed.epochs == 5 and changed.lr == 2
+    assert changed.plan.epochs == 5 and changed.lr == 2
     assert changed.optimizer_options == {"a": 1, "b": "x"}
     assert put(recipe()) == recipe()
     texts = ["optimizer_options={}", "optimizer_options.a=1", "optimizer_options={'b': 2}"]

@@ -543,7 +543,7 @@ def test_batches_of_a_users_own_stream_follow_the_device(tmp_path):
     trainer = Trainer(small(), tmp_path, model=plain, train=Odd(*data), progress=Silence())
     trainer.train = trainer.test = Stream(*data)
     with trainer.folder.at_work():
-        trainer._epoch()
+        trainer._stretch(trainer._batches())
     assert len(sent) == 2 * 2 * 4 and set(sent) == {trainer.device}
 
 

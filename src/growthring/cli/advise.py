@@ -85,7 +85,8 @@ def _advice(
     generator = torch.Generator().manual_seed(recipe.seed)
     model, task = make_model(recipe, generator).to(device), task_of(recipe)
     streams = make_streams(recipe, root, generator, device, download)
-    total_steps = recipe.epochs * len(streams.train)
+    length = recipe.length
+    total_steps = length.count * (len(streams.train) if length.unit == "epochs" else 1)
 
     def optimizer(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         return make_optimizer(recipe, nn.ParameterList(parameters), total_steps)

@@ -14,7 +14,7 @@ else:
     Commands = object
 
 
-_SET = "change a setting of the recipe, such as epochs=20 or optimizer_options.momentum=0.8"
+_SET = "change a setting of the recipe, such as epochs=20, total_steps=2000 or optimizer_options.momentum=0.8"
 
 
 def add_recipe(

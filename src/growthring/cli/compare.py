@@ -29,7 +29,8 @@ from growthring.train import Interrupted, Progress, Silence, parse_settings
 
 _COMPARE = """\
 Trains the contenders on the same data for each seed, and full-size training at their cost beside them:
-fixed (all epochs), fixed-flops and fixed-seconds (as many epochs as cost what --match costs, rounded up), these
+fixed (the whole length), fixed-flops and fixed-seconds (as many epochs, or steps where the recipe has
+total_steps, as cost what --match costs, rounded up), these
 two with the recipe's learning-rate schedule and with a linear one: the better of them is the number to beat.
 Prints a table and writes table.md, results.json, accuracy-cost.svg and report.html into DIR; the runs are
 DIR/CONTENDER/seed-K. The same command goes on with what was stopped, shares the work with other processes

@@ -1,9 +1,10 @@
-"""growthring plan: widths, epochs, batch sizes and costs of a model's growth, before anything is paid."""
+"""growthring plan: widths, lengths, batch sizes and costs of a model's growth, before anything is paid."""
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from growthring.cli.common import Commands, parse_share
@@ -14,18 +15,20 @@ from growthring.planning.planner import plan
 from growthring.train.setup import make_plan
 
 _PLAN = """\
-Shows what growing your model, or training a recipe, would do: the width, epochs and batch size of every stage,
-and what that costs as a share of training the full-size network for as many epochs. FLOPs are counted on fake
+Shows what growing your model, or training a recipe, would do: the width, length and batch size of every stage,
+and what that costs as a share of training the full-size network for as long. FLOPs are counted on fake
 tensors; --measure also runs a few training steps of each stage on this machine.
 
-Options of the plan (stages, epochs, batch_size, growth, freeze, ...; see growthring.PlanOptions) are given with
---set; so are the arguments of your model's function. Where both have a name, model_options.NAME is the argument.
+Options of the plan (stages, epochs or total_steps, batch_size, growth, freeze, ...; see growthring.PlanOptions) are
+given with --set; so are the arguments of your model's function. Where both have a name, model_options.NAME is the
+argument.
 
 examples:
   growthring plan mypackage.models:make_net --input 1x3x224x224
   growthring plan my_model.py:make --set width=64 --set stages=4 --set epochs=30 --input tokens=2x16:int64
   growthring plan torchvision.models:resnet18 --input 1x3x224x224 --budget 40% --json
   growthring plan --recipe cifar10-resnet20
+  growthring plan --recipe cifar10-resnet20 --set total_steps=20000
   growthring plan --recipe cifar10-vgg11 --measure --set batch_growth=0.2
 """
 
@@ -83,7 +86,7 @@ def _planned(given: Given) -> Plan:
 
 
 def plot_cost(plan: Plan, path: str) -> None:
-    """Draws the cost of an example over the epochs of the run, a step for each stage."""
+    """Draws the cost of an example over the length of the run, a step for each stage."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -91,14 +94,15 @@ def plot_cost(plan: Plan, path: str) -> None:
     full = plan.footprints[-1]
     figure = Figure(figsize=(8, 4), layout="constrained")
     plot = figure.subplots()
-    start = 0
-    for t, (epochs, cost) in enumerate(zip(plan.epochs, plan.footprints, strict=True)):
+    start, unit = 0.0, plan.lengths.unit
+    lengths: Sequence[float] = plan.lengths.counts or plan.shares
+    for t, (length, cost) in enumerate(zip(lengths, plan.footprints, strict=True)):
         share = cost.flops / full.flops
-        plot.bar(start, share, width=epochs, align="edge", color="#3a7ca5", edgecolor="white")
-        plot.text(start + epochs / 2, share + 0.01, str(t), ha="center", fontsize=8)
-        start += epochs
+        plot.bar(start, share, width=length, align="edge", color="#3a7ca5", edgecolor="white")
+        plot.text(start + length / 2, share + 0.01, str(t), ha="center", fontsize=8)
+        start += length
     plot.axhline(1.0, color="#888888", lw=1, ls="--")
-    plot.set_xlabel("epoch")
+    plot.set_xlabel("share of the training" if unit is None else unit.removesuffix("s"))
     plot.set_ylabel("FLOPs of an example, share of full size")
     plot.set_title(f"{plan.flops_share:.1%} of the FLOPs of fixed-size training")
     try:

@@ -30,7 +30,8 @@ from growthring.train.setup import check_data, find_device
 _TRAIN = """\
 Trains a recipe's network by growing it, or with --fixed at full size for comparison. Everything about the
 run is in the folder RUN: settings, metrics (JSON lines), checkpoints, the final weights. A run that was
-stopped (Ctrl-C, a crash, a power cut) goes on with --resume and ends with the very same weights.
+stopped (Ctrl-C, a crash, a power cut) goes on with --resume and ends with the very same weights. It is so many
+epochs long or, with --set total_steps=N, so many steps: then it grows anywhere in an epoch.
 
 A recipe of your own is Python code that is run. A run folder says which one it was trained with, but to resume it
 you name the file again: a folder from somebody else must not choose what runs on your machine. --trust runs
@@ -40,6 +41,7 @@ examples:
   growthring train --recipe demo --out runs/demo
   growthring train --recipe cifar10-resnet20 --data ~/data --out runs/r20 --set seed=1
   growthring train --recipe cifar10-resnet20 --data ~/data --out runs/r20-fixed --fixed
+  growthring train --recipe cifar10-resnet20 --data ~/data --out runs/short --set total_steps=20000
   growthring train --recipe my_file.py:my_recipe --out runs/mine
   growthring train --resume runs/r20
   growthring train --resume runs/mine --recipe my_file.py:my_recipe

@@ -18,10 +18,20 @@ from growthring.runs.folder import RunFolder
 from growthring.runs.values import canonical, mapping
 from growthring.train import Recipe
 from growthring.train.recipe import differences
+from growthring.train.regularisation import check_augmentation, check_weight_decay
 from growthring.train.setup import check, make_model, make_optimizer, make_plan, make_streams
 from growthring.train.task import task_of
 
-_DATA = ("data", "num_train", "side", "shift", "mirror", "input_shape", "batch_size")
+_DATA = (
+    "data",
+    "num_train",
+    "side",
+    "shift",
+    "mirror",
+    "narrow_augmentation",
+    "input_shape",
+    "batch_size",
+)
 _PLAN = ("model", "model_options", "input_shape", "fixed", "small", *OPTIONS)
 
 
@@ -59,9 +69,11 @@ def check_recipes(
             check(recipe)
             model = make_model(recipe, torch.Generator().manual_seed(0))
             optimizer = make_optimizer(recipe, model, total_steps=1)
+            check_weight_decay(recipe, optimizer)
             if seen not in done:
                 generator = torch.Generator().manual_seed(0)
                 streams = make_streams(recipe, root, generator, device, download)
+                check_augmentation(recipe, streams.train)
                 task = task_of(recipe)
                 task.check(model, task.example(recipe), (streams.train, streams.test))
                 loss = task.loss(recipe.label_smoothing)

@@ -35,7 +35,7 @@ from growthring.compare.match import choose_match, decide
 from growthring.compare.output import write_outputs
 from growthring.compare.runner import Attempt, Runner
 from growthring.compare.standings import Standing
-from growthring.compare.stored import MOST_SEEDS
+from growthring.compare.stored import MOST_SEEDS, without_length
 from growthring.errors import InputError
 from growthring.runs import RunFolder
 from growthring.runs.results import CLOCKS
@@ -211,7 +211,7 @@ class Comparison:
 
     def _settings(self, name: str) -> Settings:
         if name in MATCHED:
-            return matched_settings(name, self._manifest.decisions[name].epochs)
+            return matched_settings(name, self._manifest.decisions[name].length)
         return self.contenders[name].settings
 
     def _recipe(self, task: PlannedRun) -> Recipe:
@@ -223,6 +223,6 @@ class Comparison:
     def _run_source(self, task: PlannedRun) -> dict[str, Any] | None:
         if self._source is None:
             return None
-        own = format_settings({**self._settings(task.name), "seed": task.seed})
-        settings = [*self._source["settings"], *own]
+        own = {**self._settings(task.name), "seed": task.seed}
+        settings = [*without_length(self._source["settings"], own), *format_settings(own)]
         return {**self._source, "settings": settings, "fixed": False}

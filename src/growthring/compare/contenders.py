@@ -15,7 +15,7 @@ FIXED = "fixed"
 
 @dataclass(frozen=True)
 class Rival:
-    """Full size at the cost of another contender, from which its epochs follow.
+    """Full size at the cost of another contender, from which its length follows.
 
     Attributes:
         cost: "flops" or "seconds".

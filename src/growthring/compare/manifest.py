@@ -12,8 +12,9 @@ from typing import Any
 
 from growthring.checkpoint import RunLock, RunLockedError, read_json, write_json
 from growthring.compare.contenders import FIXED, MATCHED, Contender, Settings
-from growthring.compare.stored import check_stored
+from growthring.compare.stored import check_stored, flat, length_in, with_length
 from growthring.errors import InputError
+from growthring.planning.lengths import Length
 from growthring.runs.clocks import clock_words
 from growthring.runs.results import CLOCKS
 from growthring.train import Recipe, format_settings, parse_settings
@@ -30,13 +31,13 @@ class Decision:
     """How long a matched fixed-size training lasts, decided once from runs of the first seed.
 
     Attributes:
-        epochs: N = ⌈share · epochs⌉.
+        length: ⌈share · that of fixed-size training⌉.
         share: cost of the matched contender over that of fixed-size training.
         of: the matched contender.
-        runs: folder with the runs; that of another row if it has as many epochs.
+        runs: folder with the runs; that of another row if it is as long.
     """
 
-    epochs: int
+    length: Length
     share: float
     of: str
     runs: str
@@ -49,7 +50,7 @@ class Entry:
     settings: Settings
     text: str
     seeds: int
-    epochs: int | None  # None while they are not decided
+    length: Length | None  # None while it is not decided
     fixed: bool
     grows: bool
 
@@ -81,9 +82,11 @@ class Manifest:
     rivals: tuple[str, ...] = FIRST_RIVALS
 
     @property
-    def epochs(self) -> int:
+    def length(self) -> Length:
         """Of the recipe."""
-        return int(self.settings["epochs"])
+        length = length_in(self.settings)
+        assert length is not None  # a manifest that is read was checked
+        return length
 
     @property
     def seeds(self) -> int:
@@ -107,20 +110,20 @@ class Manifest:
 
     def _matched(self, name: str, seeds: int) -> Entry:
         decision = self.decisions.get(name)
-        epochs = None if decision is None else decision.epochs
-        settings = {} if epochs is None else matched_settings(name, epochs)
+        length = None if decision is None else decision.length
+        settings = {} if length is None else matched_settings(name, length)
         rival = MATCHED[name]
         what = "FLOPs" if rival.cost == "flops" else clock_words("seconds", self.clock)
-        text = f"full size for as many epochs as cost the {what} of {self.match}"
+        text = f"full size for as many {self.length.unit} as cost the {what} of {self.match}"
         text += "" if rival.lr_schedule is None else f", with a {rival.lr_schedule} schedule"
-        return Entry(settings, text, seeds, epochs, fixed=True, grows=False)
+        return Entry(settings, text, seeds, length, fixed=True, grows=False)
 
 
-def matched_settings(name: str, epochs: int) -> Settings:
-    """Settings of a fixed-size training that ends, its learning rate's decay included, after so many epochs."""
+def matched_settings(name: str, length: Length) -> Settings:
+    """Settings of a fixed-size training that ends, its learning rate's decay included, after that length."""
     schedule = MATCHED[name].lr_schedule
     own = {} if schedule is None else {"lr_schedule": schedule}
-    return {"fixed": True, "epochs": epochs, **own}
+    return {"fixed": True, length.option: length.count, **own}
 
 
 def base_settings(recipe: Recipe) -> dict[str, Any]:
@@ -138,10 +141,10 @@ def read_manifest(out: Path) -> Manifest | None:
         content.setdefault("rivals", list(FIRST_RIVALS))
     check_stored(content, path, CLOCKS)
     contenders = {
-        name: Entry(**{**entry, "settings": parse_settings(entry["settings"])})
+        name: Entry(**{**with_length(entry), "settings": parse_settings(entry["settings"])})
         for name, entry in content["contenders"].items()
     }
-    decisions = {name: Decision(**d) for name, d in content["decisions"].items()}
+    decisions = {name: Decision(**with_length(d)) for name, d in content["decisions"].items()}
     rest = {key: content[key] for key in ("recipe", "settings", "clock", "match", "machine")}
     return Manifest(
         changes=tuple(content["changes"]),
@@ -197,14 +200,15 @@ def entry_of(contender: Contender, recipe: Recipe, seeds: int) -> Entry:
     except InputError as error:
         raise InputError(f"contender '{contender.name}': {error}") from error
     grows = not (own.fixed or own.small)
-    return Entry(contender.settings, contender.text, seeds, own.epochs, own.fixed, grows)
+    return Entry(contender.settings, contender.text, seeds, own.length, own.fixed, grows)
 
 
 def write_manifest(out: Path, manifest: Manifest) -> None:
     """Writes it, whole or not at all; hold `manifest_lock` from reading to writing."""
     stored = dataclasses.asdict(manifest)
     for name, entry in manifest.contenders.items():
-        stored["contenders"][name]["settings"] = format_settings(entry.settings)
+        stored["contenders"][name] = {**flat(entry), "settings": format_settings(entry.settings)}
+    stored["decisions"] = {name: flat(decision) for name, decision in manifest.decisions.items()}
     write_json(out / FILE, stored)
 
 

@@ -1,4 +1,4 @@
-"""Fixed-size trainings at the cost of another contender: how many epochs that is."""
+"""Fixed-size trainings at the cost of another contender: how many epochs, or steps, that is."""
 
 from __future__ import annotations
 
@@ -18,24 +18,30 @@ from growthring.compare.manifest import (
     write_manifest,
 )
 from growthring.errors import InputError
+from growthring.planning.lengths import Length
 from growthring.runs.results import CLOCKS, read_result
 from growthring.runs.values import number
 from growthring.train import Recipe
 
 
-def matched_epochs(share: float, epochs: int) -> int:
-    """Epochs of full-size training that cost at least a share of all; rounded up, in its favour.
+def matched_length(share: float, whole: Length) -> Length:
+    """Epochs (or steps) of full-size training that cost at least a share of all; rounded up, in its favour.
 
-    >>> matched_epochs(0.51, 30), matched_epochs(0.5, 30), matched_epochs(0.001, 30)
-    (16, 15, 1)
+    >>> print(
+    ...     matched_length(0.51, Length(30, "epochs")), matched_length(0.001, Length(30, "epochs"))
+    ... )
+    16 epochs 1 epoch
+    >>> print(matched_length(0.51, Length(900, "steps")))
+    459 steps
     """
-    return max(1, math.ceil(share * epochs - 1e-9))  # 0.1 · 30 is a little more than 3
+    count = max(1, math.ceil(share * whole.count - 1e-9))  # 0.1 · 30 is a little more than 3
+    return Length(count, whole.unit)
 
 
 def decide(out: Path) -> Manifest:
     """Decides what can be decided by now, once and for all processes, and returns the manifest.
 
-    The shares are those of the first seed, so that the other seeds train for as many epochs.
+    The shares are those of the first seed, so that the other seeds train for as long.
     """
     with manifest_lock(out):
         manifest = read_manifest(out)
@@ -52,16 +58,16 @@ def decide(out: Path) -> Manifest:
             whole, cost = number(fixed.get(key)), number(other.get(key))
             if name in decisions or not whole or not cost:
                 continue
-            epochs = matched_epochs(cost / whole, manifest.epochs)
+            length = matched_length(cost / whole, manifest.length)
             # The same settings need no second run.
             same = {
-                decision.epochs: decision.runs
+                decision.length: decision.runs
                 for decided, decision in decisions.items()
                 if MATCHED[decided].lr_schedule == rival.lr_schedule
             }
-            whole_run = {} if rival.lr_schedule else {manifest.epochs: FIXED}
-            runs = {**same, **whole_run}.get(epochs, name)
-            decisions[name] = Decision(epochs, cost / whole, manifest.match, runs)
+            whole_run = {} if rival.lr_schedule else {manifest.length: FIXED}
+            runs = {**same, **whole_run}.get(length, name)
+            decisions[name] = Decision(length, cost / whole, manifest.match, runs)
         if decisions != manifest.decisions:
             manifest = dataclasses.replace(manifest, decisions=decisions)
             write_manifest(out, manifest)

@@ -12,6 +12,7 @@ from growthring.compare.manifest import Manifest, read_manifest
 from growthring.compare.page import render
 from growthring.compare.plot import plot
 from growthring.compare.standings import Standing, read_standings
+from growthring.compare.stored import flat
 from growthring.compare.table import markdown
 from growthring.compare.verdict import verdicts
 from growthring.errors import InputError
@@ -51,7 +52,8 @@ def results(rows: Sequence[Standing], manifest: Manifest) -> dict[str, Any]:
     fields = dataclasses.asdict(manifest)
     return {
         **{key: fields[key] for key in ("recipe", "changes", "settings", "clock", "machine")},
-        **{"match": fields["match"], "decisions": fields["decisions"], "seeds": manifest.seeds},
+        **{"match": fields["match"], "seeds": manifest.seeds},
+        "decisions": {name: flat(decision) for name, decision in manifest.decisions.items()},
         "verdicts": [dataclasses.asdict(verdict) for verdict in verdicts(rows, manifest)],
         "rows": [row.as_dict() for row in rows],
     }

@@ -69,7 +69,7 @@ def _configurations(out: Path, rows: Sequence[Standing], clock: str) -> list[Con
 
 
 def _rescaled(run: Run, whole: float | None) -> Run:
-    """A run counts in shares of fixed-size training for its own epochs, which may be fewer."""
+    """A run counts in shares of fixed-size training for its own length, which may be less."""
     if not whole:
         return run
     epochs = [

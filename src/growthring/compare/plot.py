@@ -40,7 +40,7 @@ class Point:
     y: Spread
     colour: str
     fixed: bool
-    epochs: int
+    length: int
 
 
 def plot(rows: Sequence[Standing], clock: str = "wall") -> str:
@@ -67,8 +67,8 @@ def plot(rows: Sequence[Standing], clock: str = "wall") -> str:
             cost = row.flops_share if index == 0 else row.seconds_share
             quality = row.loss if loss else row.accuracy
             if cost is not None and quality is not None:
-                epochs = row.epochs or 0
-                points.append(Point(row.name, cost, quality, colour, row.fixed, epochs))
+                length = 0 if row.length is None else row.length.count
+                points.append(Point(row.name, cost, quality, colour, row.fixed, length))
         panel = _panel(points, what, "test loss" if loss else "test accuracy", loss)
         parts.append(tag("g", *panel, transform=f"translate({index * (_WIDTH + _GAP)} 0)"))
     return tag(
@@ -118,7 +118,7 @@ def _ends(value: Spread, factor: float) -> tuple[float, float]:
 
 def _by_length(points: Sequence[Point]) -> list[Point]:
     """The full-size trainings from the shortest to the longest."""
-    return sorted((p for p in points if p.fixed), key=lambda p: (p.epochs, p.x.mean))
+    return sorted((p for p in points if p.fixed), key=lambda p: (p.length, p.x.mean))
 
 
 def _fixed_line(points: Sequence[Point], x: Scale, y: Scale, factor: float) -> list[str]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from growthring.compare.contenders import FIXED
 from growthring.compare.manifest import Entry, Manifest
+from growthring.compare.stored import flat
+from growthring.planning.lengths import Length
 from growthring.runs.folder import RunFolder
 from growthring.runs.results import CLOCKS, damage_of, read_object, read_result
 from growthring.runs.spread import Spread, spread, without_rounding
@@ -25,7 +27,7 @@ class Standing:
     Attributes:
         name, text, settings: of the contender.
         fixed: whether it is of full size from the start.
-        epochs: of its training; None while they are not decided.
+        length: of its training; None while it is not decided.
         asked: how many seeds were asked for.
         seeds: those that are finished.
         runs: their folders, relative to the comparison.
@@ -43,7 +45,7 @@ class Standing:
     text: str
     settings: tuple[str, ...]
     fixed: bool
-    epochs: int | None
+    length: Length | None
     asked: int
     seeds: tuple[int, ...]
     runs: tuple[str, ...]
@@ -61,7 +63,7 @@ class Standing:
 
     def as_dict(self) -> dict[str, Any]:
         """The standing as JSON can hold it."""
-        return asdict(self)
+        return flat(self)
 
 
 def read_standings(out: Path, manifest: Manifest) -> list[Standing]:
@@ -87,7 +89,7 @@ def _standing(
     results = {
         seed: result
         for seed, folder in folders.items()
-        if entry.epochs is not None and (result := read_result(out / folder))
+        if entry.length is not None and (result := read_result(out / folder))
     }
     clock = CLOCKS[manifest.clock]
 
@@ -108,7 +110,7 @@ def _standing(
         text=entry.text,
         settings=tuple(format_settings(entry.settings)),
         fixed=entry.fixed,
-        epochs=entry.epochs,
+        length=entry.length,
         asked=entry.seeds,
         seeds=tuple(results),
         runs=tuple(folders[seed] for seed in results),
@@ -154,7 +156,7 @@ def _state(
         return f"failed{which}: {next(iter(failures.values()))}"
     if len(results) == entry.seeds:
         return ""
-    if entry.epochs is None:
+    if entry.length is None:
         return _why_undecided(out, manifest, manifest.match or "")
     return f"{len(results)} of {entry.seeds} seeds finished" if results else "not finished"
 

@@ -5,13 +5,15 @@ Names of contenders are names of folders, which are read and trained in: ../../e
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from growthring.compare.contenders import FIXED, MATCHED, NAME
 from growthring.errors import InputError
+from growthring.planning.lengths import Length
 from growthring.train import parse_settings
 from growthring.train.bounds import BOUNDS, misfit
 from growthring.train.kinds import fits, shortened
@@ -29,8 +31,50 @@ _FIELDS = (
     "machine",
     "rivals",
 )
+_LENGTHS = ("epochs", "total_steps")  # a record has one of them
 _ENTRY = ("settings", "text", "seeds", "epochs", "fixed", "grows")
 _DECISION = ("epochs", "share", "of", "runs")
+
+
+def length_in(fields: Mapping[str, Any]) -> Length | None:
+    """How long a run is, as settings and stored records say it; None while it is not decided.
+
+    >>> print(
+    ...     length_in({"epochs": 30}), length_in({"total_steps": 900}), length_in({"epochs": None})
+    ... )
+    30 epochs 900 steps None
+    """
+    if fields.get("total_steps") is not None:
+        return Length(int(fields["total_steps"]), "steps")
+    return None if fields.get("epochs") is None else Length(int(fields["epochs"]), "epochs")
+
+
+def with_length(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a record as it was stored, its length in one of them."""
+    rest = {key: value for key, value in stored.items() if key not in _LENGTHS}
+    return {**rest, "length": length_in(stored)}
+
+
+def flat(record: Any) -> dict[str, Any]:
+    """A record as it is stored, its length under the name of the option that gives it: {"epochs": 30}."""
+    values: dict[str, Any] = dataclasses.asdict(record)
+    length: Length | None = record.length
+    stored = {"epochs": None} if length is None else {length.option: length.count}
+    return {
+        name: entry
+        for key, value in values.items()
+        for name, entry in (stored if key == "length" else {key: value}).items()
+    }
+
+
+def without_length(texts: Iterable[str], settings: Mapping[str, Any]) -> list[str]:
+    """`key=value` texts without the length of the run, where settings give another.
+
+    >>> without_length(["epochs=30", "lr=0.1"], {"total_steps": 900})
+    ['lr=0.1']
+    """
+    dropped = _LENGTHS if any(settings.get(key) is not None for key in _LENGTHS) else ()
+    return [text for text in texts if text.partition("=")[0].strip() not in dropped]
 
 
 def check_stored(content: Any, path: Path, clocks: Mapping[str, str]) -> None:
@@ -51,7 +95,8 @@ def check_stored(content: Any, path: Path, clocks: Mapping[str, str]) -> None:
         clock, "clock", isinstance(clock, str) and clock in clocks, f"one of {', '.join(clocks)}"
     )
     check.need(settings, "settings", isinstance(settings, dict), "an object")
-    for key, value in {"epochs": None, **settings}.items():
+    length = {} if settings.get("total_steps") is not None else {"epochs": None}
+    for key, value in {**length, **settings}.items():
         allowed = misfit(key, value) if key in KINDS else None
         check.need(value, f"settings.{key}", allowed is None, allowed or "")
     contenders = content["contenders"]
@@ -85,6 +130,8 @@ class _Checker:
 
     def fields(self, value: Any, where: str, known: tuple[str, ...]) -> None:
         self.need(value, where, isinstance(value, dict), "an object")
+        if "epochs" in known and "total_steps" in value:
+            known = tuple("total_steps" if key == "epochs" else key for key in known)
         for key in known:
             self.need(sorted(value), where, key in value, f"an object with '{key}'")
         for key in value:
@@ -112,8 +159,8 @@ class _Checker:
         self.need(entry["text"], f"{where}.text", isinstance(entry["text"], str), "a text")
         seeds = f"a whole number from 1 to {MOST_SEEDS:,}"
         self.need(entry["seeds"], f"{where}.seeds", _is_whole(entry["seeds"], MOST_SEEDS), seeds)
-        if entry["epochs"] is not None:
-            self._epochs(entry["epochs"], where)
+        if entry.get("epochs", 1) is not None:
+            self._length(entry, where)
         for key in ("fixed", "grows"):
             self.need(entry[key], f"{where}.{key}", isinstance(entry[key], bool), "true or false")
 
@@ -121,7 +168,7 @@ class _Checker:
         where = f"decisions.{name}"
         self.need(name, "decisions", name in MATCHED, f"one of {', '.join(MATCHED)}")
         self.fields(decision, where, _DECISION)
-        self._epochs(decision["epochs"], where)
+        self._length(decision, where)
         share = decision["share"]
         is_share = fits(share, float) and 0 < share < math.inf
         self.need(share, f"{where}.share", is_share, "a number above 0")
@@ -131,10 +178,11 @@ class _Checker:
             decision["runs"], f"{where}.runs", decision["runs"] in runs, f"one of {', '.join(runs)}"
         )
 
-    def _epochs(self, value: Any, where: str) -> None:
-        most = BOUNDS["epochs"][1]
+    def _length(self, record: Mapping[str, Any], where: str) -> None:
+        name = "total_steps" if "total_steps" in record else "epochs"
+        most = BOUNDS[name][1]
         allowed = f"a whole number from 1 to {most:,}"
-        self.need(value, f"{where}.epochs", _is_whole(value, most), allowed)
+        self.need(record[name], f"{where}.{name}", _is_whole(record[name], most), allowed)
 
 
 def _is_whole(value: Any, most: int) -> bool:

@@ -8,7 +8,6 @@ from growthring.compare.contenders import FIXED, MATCHED
 from growthring.compare.manifest import Manifest
 from growthring.compare.standings import Standing
 from growthring.compare.verdict import verdicts
-from growthring.core.wording import counted
 from growthring.files.foreign import shown
 from growthring.runs import Spread
 from growthring.runs.clocks import clock_words
@@ -28,10 +27,13 @@ def cells(rows: Sequence[Standing], clock: str = "wall") -> list[list[str]]:
 
     A row has the accuracy in % with its deviation and number of seeds, FLOPs and seconds in % of `fixed`.
     """
-    loss = by_loss(rows)
+    loss, units = by_loss(rows), {row.length.unit for row in rows if row.length is not None}
+    unit = (
+        units.pop() if len(units) == 1 else None
+    )  # contenders may count otherwise than the recipe
     columns: list[tuple[str, Callable[[Standing], str]]] = [
         ("contender", lambda row: printable(row.name)),
-        ("epochs", lambda row: NOTHING if row.epochs is None else str(row.epochs)),
+        (unit or "length", lambda row: _length(row, is_short=unit is not None)),
         (
             "test loss" if loss else "accuracy %",
             lambda row: _plain(row.loss) if loss else _percent(row.accuracy, 2),
@@ -59,10 +61,11 @@ def cells(rows: Sequence[Standing], clock: str = "wall") -> list[list[str]]:
 def format_table(rows: Sequence[Standing], clock: str = "wall") -> str:
     """The table for the terminal.
 
+    >>> from growthring.planning.lengths import Length
     >>> from growthring.runs import Spread
     >>> costs = [Spread(0.529), Spread(0.61, 0.02), Spread(31.0), None, None, None]
     >>> row = Standing(
-    ...     *("paired", "", (), False, 30, 3, (0, 1, 2), ()),
+    ...     *("paired", "", (), False, Length(30, "epochs"), 3, (0, 1, 2), ()),
     ...     Spread(0.978, 0.002),
     ...     None,
     ...     *costs,
@@ -88,7 +91,7 @@ def markdown(rows: Sequence[Standing], manifest: Manifest) -> str:
 
 
 def notes(rows: Sequence[Standing], manifest: Manifest) -> list[str]:
-    """What the numbers mean, and how the epochs of the matched trainings came about."""
+    """What the numbers mean, and how the lengths of the matched trainings came about."""
     clock = "of the processor" if manifest.clock == "cpu" else "by the clock"
     sentences = [
         f"FLOPs and seconds ({clock}, of training and growing) are in % of the mean of {FIXED}."
@@ -102,8 +105,8 @@ def notes(rows: Sequence[Standing], manifest: Manifest) -> list[str]:
         if decision is not None:
             kind = "schedule" if rival.lr_schedule is None else f"{rival.lr_schedule} schedule"
             sentences.append(
-                f"{name} is {FIXED} with a {kind} of {counted(decision.epochs, 'epoch')} ({FIXED}: "
-                f"{manifest.epochs}): as many as cost the {what} of {decision.of} "
+                f"{name} is {FIXED} with a {kind} of {decision.length} ({FIXED}: "
+                f"{manifest.length.count:,}): as many as cost the {what} of {decision.of} "
                 f"({100 * decision.share:.1f} % in the first seed), rounded up, which favours full size."
             )
     sentences += [verdict.sentence(manifest.clock) for verdict in verdicts(rows, manifest)]
@@ -128,6 +131,12 @@ def _inert(text: str) -> str:
 
 def _percent(share: Spread | None, digits: int) -> str:
     return NOTHING if share is None else share.percent(digits).removesuffix(" %")
+
+
+def _length(row: Standing, is_short: bool) -> str:
+    if row.length is None:
+        return NOTHING
+    return str(row.length.count) if is_short else str(row.length)
 
 
 def _plain(value: Spread | None) -> str:

@@ -111,6 +111,21 @@ class Augmentation:
             moves[2] = torch.randint(2, (n,), generator=generator)
         return moves
 
+    @property
+    def moves_images(self) -> bool:
+        """Whether images are shifted or mirrored at all."""
+        return self.shift > 0 or self.mirror
+
+    def only(self, chosen: Tensor, moves: Tensor) -> Tensor:
+        """The moves (3, n) of chosen (n,) images; the others stay in their places.
+
+        >>> augmentation = Augmentation(mean=(0.5,), std=(0.25,), shift=2, mirror=True)
+        >>> augmentation.only(torch.tensor([True, False]), torch.tensor([[0, 1], [4, 3], [1, 1]])).T
+        tensor([[0, 4, 1],
+                [2, 2, 0]])
+        """
+        return torch.where(chosen, moves, torch.tensor([[self.shift], [self.shift], [0]]))
+
     def apply(self, images: Tensor, moves: Tensor) -> Tensor:
         """Moves images (n, c, h, w), uint8, as `draw` says: cut out of a black frame, then mirrored."""
         n, _, h, w = images.shape

@@ -35,8 +35,15 @@ class Stream(Protocol):
     def num_examples(self) -> int:
         """Examples per epoch, as far as is known."""
 
+    @property
+    def part(self) -> float:
+        """How much of the present epoch was handed out, 0 to 1."""
+
     def __len__(self) -> int:
         """Batches in a whole epoch."""
+
+    def count_examples(self, batches: Iterable[tuple[int, int]]) -> int:
+        """Examples in so many batches of a size each, one after the other from the start of an epoch on."""
 
     def __iter__(self) -> Iterator[Batch]:
         """The rest of the present epoch."""

@@ -11,10 +11,10 @@ from torch import Tensor
 from growthring.data.augmentation import Augmentation
 from growthring.data.batch import Batch
 from growthring.data.images import ImageData
-from growthring.data.stream import BatchStream, Prepare
+from growthring.data.stream import AugmentedStream, Prepare
 
 
-class Batches(BatchStream):
+class Batches(AugmentedStream):
     """Epochs of (images float32 (b, c, h, w), labels int64 (b,)), in plainly contiguous NCHW.
 
     With a generator: reshuffled every epoch, shifted and mirrored as `augmentation` says. With
@@ -72,6 +72,8 @@ class Batches(BatchStream):
         moves = None
         if self._generator is not None:
             moves = self.augmentation.draw(len(indices), self._generator)
+            chosen = self._chosen(len(indices))
+            moves = moves if chosen is None else self.augmentation.only(chosen, moves)
 
         def finish() -> Batch:
             images = self.data.images.index_select(0, indices)

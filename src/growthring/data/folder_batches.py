@@ -22,11 +22,11 @@ from growthring.data.batch import Batch
 from growthring.data.crop import Crop
 from growthring.data.decode import decode_image, pillow
 from growthring.data.folder import ImageFolder
-from growthring.data.stream import BatchStream, Prepare
+from growthring.data.stream import AugmentedStream, Prepare
 from growthring.errors import InputError
 
 
-class FolderBatches(BatchStream):
+class FolderBatches(AugmentedStream):
     """Epochs of (images float32 (b, 3, size, size), labels int64 (b,)), in plainly contiguous NCHW.
 
     With a generator: reshuffled every epoch, random crops. With `generator=None`: in the order of the
@@ -76,9 +76,13 @@ class FolderBatches(BatchStream):
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _prepare(self, pool: ThreadPoolExecutor, indices: Tensor) -> Callable[[], Batch]:
-        numbers: list[list[float]] | list[None] = [None] * len(indices)
+        numbers: list[list[float] | None] = [None] * len(indices)
         if self._generator is not None:
             numbers = self.crop.draw(len(indices), self._generator).tolist()
+            chosen = self._chosen(len(indices))
+            if chosen is not None:
+                pairs = zip(numbers, chosen.tolist(), strict=True)
+                numbers = [row if is_chosen else None for row, is_chosen in pairs]
         paths = [self.folder.paths[i] for i in indices.tolist()]
         futures = [pool.submit(self._pixels, *work) for work in zip(paths, numbers, strict=True)]
 

@@ -80,6 +80,8 @@ class LoaderBatches:
         doubt = doubt_about(loader)
         has_state = hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
         self._keeps_place = has_state and doubt is not None
+        self._is_alone = doubt is not None  # whether a second pass may disturb the one at work
+        self._revision = 0  # goes up when it did
         self._epoch = self._position = self._examples = 0
         self._is_counted = False  # whether an epoch's batches were
         self._num_batches = length_of(loader, name) if is_training else 0
@@ -109,19 +111,32 @@ class LoaderBatches:
         """Examples of the last epoch; in the first one, what its length and its first batch come to."""
         return self._num_examples
 
+    @property
+    def part(self) -> float:
+        """How much of the present epoch was handed out, 0 to 1, as far as the loader's length tells."""
+        return self._position / max(self._num_batches, self._position, 1)
+
     def __len__(self) -> int:
         """Batches in an epoch, as the loader says."""
         return self._num_batches
+
+    def count_examples(self, batches: Iterable[tuple[int, int]]) -> int:
+        """Examples in so many batches; their sizes are the loader's own."""
+        whole, rest = divmod(sum(count for count, _ in batches), max(self._num_batches, 1))
+        return whole * self._num_examples + rest * self._batch_size
 
     def set_batch_size(self, batch_size: int) -> None:
         """Nothing: batches are as the loader makes them."""
 
     def __iter__(self) -> Iterator[Batch]:
-        for batch in self._begin():
+        batches, revision = self._begin(), self._revision
+        while (batch := next(batches, self)) is not self:
             pair = checked_batch(batch, self._name)
             self._position += 1
             self._examples += examples_in(pair)
             yield pair
+            if revision != self._revision:
+                batches, revision = self._begin(), self._revision
         if not self._is_counted and self._num_batches not in (0, self._position):
             self.notes += (
                 f"{self._name} gave {self._position} batches in an epoch, but its length is {self._num_batches}: "
@@ -219,6 +234,7 @@ class LoaderBatches:
         finally:
             set_shared_random(before["shared"])
             self._set_generators(before["generators"])
+            self._revision += self._is_alone
             if self._keeps_place:
                 self._loader.load_state_dict(place)
 

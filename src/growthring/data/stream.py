@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -87,9 +87,36 @@ class BatchStream(ABC):
         """How many examples there are."""
         return self._num_examples
 
+    @property
+    def part(self) -> float:
+        """How much of the present epoch was handed out, 0 to 1."""
+        return self._position / self._num_examples
+
     def __len__(self) -> int:
         """Batches in a whole epoch, at the present batch size."""
-        whole, rest = divmod(self._num_examples, self._batch_size)
+        return self._batches_in(self._num_examples, self._batch_size)
+
+    def count_examples(self, batches: Iterable[tuple[int, int]]) -> int:
+        """Examples in so many batches of a size each, one after the other from the start of an epoch on.
+
+        With 10 examples, (3, 4) and (2, 6) are batches of 4, 4, 2, 6 and 4.
+        """
+        total = position = 0
+        for count, size in batches:
+            left = self._num_examples - position
+            if count < (to_end := self._batches_in(left, size)):
+                total, position = total + count * size, position + count * size
+                continue
+            whole, rest = divmod(count - to_end, self._batches_in(self._num_examples, size))
+            ends = whole * min(
+                self._num_examples, size * self._batches_in(self._num_examples, size)
+            )
+            total += min(left, to_end * size) + ends + rest * size
+            position = rest * size
+        return total
+
+    def _batches_in(self, num_examples: int, size: int) -> int:
+        whole, rest = divmod(num_examples, size)
         return whole + (1 if rest and not self._drop_last else 0)
 
     def set_batch_size(self, batch_size: int) -> None:
@@ -209,6 +236,23 @@ class BatchStream(ABC):
                 "Take a smaller one, or drop_last=False."
             )
         return batch_size
+
+
+class AugmentedStream(BatchStream):
+    """A stream that changes examples at random when it is for training: all of them, or a share."""
+
+    _share = 1.0
+
+    def augment(self, share: float) -> None:
+        """Changes a share (0 to 1) of the examples from the next batch on; the others are as in evaluation."""
+        self._share = share
+        self._revision += 1
+
+    def _chosen(self, n: int) -> Tensor | None:
+        """Which of n examples are changed (n,), drawn from the generator; None for all."""
+        if self._share == 1 or self._generator is None:
+            return None
+        return torch.rand(n, generator=self._generator) < self._share
 
 
 def _checked_generator_state(key: str, state: object) -> Tensor:

@@ -6,6 +6,7 @@ import contextlib
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from growthring.core.wording import counted
 from growthring.errors import PlanError
@@ -25,6 +26,33 @@ _TRIED = [i / 100 for i in range(2, 91)]  # values of grown_at that a budget may
 _LATE = 0.6  # a last growth after this share of the training is worth a word
 
 
+Unit = Literal["epochs", "steps"]
+
+
+@dataclass(frozen=True)
+class Length:
+    """How long a run is.
+
+    Attributes:
+        count: so many.
+        unit: "epochs", or "steps" of the optimizer.
+
+    >>> print(Length(1, "epochs"), Length(2000, "steps"))
+    1 epoch 2,000 steps
+    """
+
+    count: int
+    unit: Unit
+
+    @property
+    def option(self) -> str:
+        """Which option of a plan gives it."""
+        return "epochs" if self.unit == "epochs" else "total_steps"
+
+    def __str__(self) -> str:
+        return counted(self.count, self.unit.removesuffix("s"))
+
+
 @dataclass(frozen=True)
 class Lengths:
     """How long each stage lasts.
@@ -38,6 +66,16 @@ class Lengths:
     shares: tuple[float, ...]
     epochs: tuple[int, ...] = ()
     steps: tuple[int, ...] = ()
+
+    @property
+    def unit(self) -> Unit | None:
+        """What the length of the run was given in; None where it is open."""
+        return "epochs" if self.epochs else "steps" if self.steps else None
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """How many of that unit each stage has; none where the length is open."""
+        return self.epochs or self.steps
 
 
 def fractions_of(options: PlanOptions) -> list[float]:
@@ -63,7 +101,7 @@ def fractions_of(options: PlanOptions) -> list[float]:
         return fractions
     why = " A plan in epochs grows at the end of one: pass total_steps= to grow within an epoch."
     raise PlanError(
-        f"there is no room for a growth in {_long(total, unit)} with grown_at={options.grown_at}."
+        f"there is no room for a growth in {Length(total, unit)} with grown_at={options.grown_at}."
         + (why if unit == "epochs" else "")
     )
 
@@ -93,7 +131,7 @@ def lengths_of(options: PlanOptions, fractions: Sequence[float]) -> Lengths:
         return _in_units(_published(options, stages, total, unit), unit)
     if stages > total:
         raise PlanError(
-            f"{_long(total, unit)} do not reach for {stages} stages of at least one each. Choose fewer stages"
+            f"{Length(total, unit)} do not reach for {stages} stages of at least one each. Choose fewer stages"
             + (
                 ", or pass total_steps= to grow within an epoch."
                 if unit == "epochs"
@@ -134,7 +172,7 @@ def length_notes(lengths: Lengths, options: PlanOptions, fractions: Sequence[flo
         total, unit = _total(options)
         if total is not None and len(room) < wanted:
             notes.append(
-                f"{_long(total, unit)} have room for {len(room)} stages instead of {wanted}, so the seed has "
+                f"{Length(total, unit)} have room for {len(room)} stages instead of {wanted}, so the seed has "
                 f"{room[0]:.0%} of the width instead of {options.start:.0%}."
             )
         idle = len(room) - len(fractions)
@@ -161,7 +199,7 @@ def _fractions(stages: int, options: PlanOptions) -> list[float]:
     return width_fractions(stages, options.start, options.growth, options.schedule)
 
 
-def _total(options: PlanOptions) -> tuple[int | None, str]:
+def _total(options: PlanOptions) -> tuple[int | None, Unit]:
     """The length of the run, and what it is counted in."""
     if options.total_steps is not None:
         return options.total_steps, "steps"
@@ -170,11 +208,7 @@ def _total(options: PlanOptions) -> tuple[int | None, str]:
     return options.epochs if isinstance(options.epochs, int) else sum(options.epochs), "epochs"
 
 
-def _long(total: int, unit: str) -> str:
-    return counted(total, unit.removesuffix("s"))
-
-
-def _in_units(lengths: Sequence[int], unit: str) -> Lengths:
+def _in_units(lengths: Sequence[int], unit: Unit) -> Lengths:
     total = sum(lengths)
     shares = tuple(length / total for length in lengths)
     whole = tuple(map(int, lengths))
@@ -194,7 +228,7 @@ def _shares(options: PlanOptions, fractions: Sequence[float]) -> list[float]:
     return [weight / sum(weights) for weight in weights]
 
 
-def _published(options: PlanOptions, stages: int, total: int, unit: str) -> list[int]:
+def _published(options: PlanOptions, stages: int, total: int, unit: Unit) -> list[int]:
     first = options.first_epochs
     if first is None:  # a twentieth, or what leaves some for the last stage
         for tried in range(total // 20, 1, -1):
@@ -204,7 +238,7 @@ def _published(options: PlanOptions, stages: int, total: int, unit: str) -> list
     return _from(first, total, unit, options, stages)
 
 
-def _from(first: int, total: int, unit: str, options: PlanOptions, stages: int) -> list[int]:
+def _from(first: int, total: int, unit: Unit, options: PlanOptions, stages: int) -> list[int]:
     return stage_epochs(total, stages, first, options.epoch_growth, options.schedule, unit)
 
 

@@ -226,6 +226,11 @@ class PlanOptions:
                 f"total_steps={self.total_steps} and epochs={self.epochs} both give the length of the run: leave "
                 "one out (steps_per_epoch= turns epochs into steps)."
             )
+        if self.first_epochs is not None and self.total_steps is not None:
+            raise PlanError(
+                f"first_epochs={self.first_epochs} counts epochs, total_steps={self.total_steps} steps: leave "
+                "first_epochs out, which makes the first stage a twentieth of the run."
+            )
         if self.steps_per_epoch is not None and self.epochs is None:
             raise PlanError(
                 f"steps_per_epoch={self.steps_per_epoch} tells how long an epoch is: it needs epochs=."

@@ -125,7 +125,7 @@ def fixed_plan(model: nn.Module, example_inputs: ExampleInputs, options: PlanOpt
     1.0
     """
     groups = WidthGroups(type(model).__name__, (), {}, (), 0, (), {}, {}, ())
-    fixed = options.changed(stages=1)
+    fixed = options.changed(stages=1, growth_at=None)
     plan = Plan(
         groups,
         ({},),

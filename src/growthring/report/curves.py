@@ -1,4 +1,4 @@
-"""The curves of training: accuracy over epochs, FLOPs and seconds; the loss; the learning rate."""
+"""The curves of training: accuracy over epochs (or steps), FLOPs and seconds; the loss; the learning rate."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from growthring.runs.records import EpochRecord
 from growthring.runs.run import Run
 
 Reading = Callable[[Run, EpochRecord], float | None]
-_EPOCHS = ChartAxis("epochs", zero=True, whole=True)
 _UNITS = ((3 * 86400.0, 86400.0, "days"), (3 * 3600.0, 3600.0, "h"), (300.0, 60.0, "min"))
 
 
@@ -45,6 +44,7 @@ def curve_section(configurations: Sequence[Configuration], clock: str = "wall") 
     if all(run.final(key) is None for c in configurations for run in c.runs):
         key, quality = "test_loss", ChartAxis("test loss", log=True)
     scale = 100.0 if key == "test_accuracy" else 1.0
+    place, time = _time_axis(configurations)
     unit, divisor = _time_unit(configurations)
     references = {c.label: reference_of(c, configurations) for c in configurations}
 
@@ -70,11 +70,11 @@ def curve_section(configurations: Sequence[Configuration], clock: str = "wall") 
     what = quality.title.capitalize()
     charts = [
         _chart(
-            f"{what} over epochs",
+            f"{what} over {time.title}",
             configurations,
-            _number,
+            place,
             measured,
-            _EPOCHS,
+            time,
             quality,
         ),
         _chart(
@@ -94,16 +94,17 @@ def curve_section(configurations: Sequence[Configuration], clock: str = "wall") 
             quality,
         ),
         _chart(
-            "Training loss over epochs",
+            f"Training loss over {time.title}",
             configurations,
-            _number,
+            place,
             loss,
-            _EPOCHS,
+            time,
             ChartAxis("training loss", log=True),
         ),
     ]
     grown = any(_growth_points(run) for c in configurations for run in c.runs)
-    note = "Dots mark the last epoch before a growth." if grown else "No run has grown yet."
+    last = "epoch" if time.title == "epochs" else "evaluation"
+    note = f"Dots mark the last {last} before a growth." if grown else "No run has grown yet."
     num_epochs = sum(len(run.epochs) for c in configurations for run in c.runs)
     if int(quality.cut * num_epochs):
         note += " The first, lowest accuracies may lie below a chart."
@@ -115,19 +116,26 @@ def curve_section(configurations: Sequence[Configuration], clock: str = "wall") 
 
 
 def learning_rate_chart(configurations: Sequence[Configuration], words: Sequence[str]) -> str:
-    """The learning rate itself, as the schedule sets it, over the epochs of all runs; and words beside it."""
+    """The learning rate itself, as the schedule sets it, over the length of all runs; and words beside it."""
 
     def rate(_: Run, epoch: EpochRecord) -> float | None:
         return epoch.lr
 
+    place, time = _time_axis(configurations)
     axis = ChartAxis("learning rate", zero=True)
-    chart = _chart("Learning rate over epochs", configurations, _number, rate, _EPOCHS, axis)
+    chart = _chart(f"Learning rate over {time.title}", configurations, place, rate, time, axis)
     beside = tag("div", *(tag("p", text(paragraph)) for paragraph in words), class_="beside")
     return legend(configurations) + tag("div", chart, beside, class_="charts")
 
 
-def _number(_: Run, epoch: EpochRecord) -> float | None:
-    return epoch.number
+def _time_axis(configurations: Sequence[Configuration]) -> tuple[Reading, ChartAxis]:
+    """How far records are: in epochs; in steps, which all runs have, where one of them is counted in steps."""
+    in_steps = any(run.plan.unit == "steps" for c in configurations for run in c.runs)
+
+    def place(_: Run, epoch: EpochRecord) -> float | None:
+        return epoch.step if in_steps else epoch.number
+
+    return place, ChartAxis("steps" if in_steps else "epochs", zero=True, whole=True)
 
 
 def _chart(

@@ -43,21 +43,22 @@ def stage_table(configuration: Configuration) -> str:
     """One row per stage: what was planned, and the accuracy at its end."""
     run = configuration.first
     plan = run.plan
+    stages = range(len(plan.lengths))
     full = max(plan.flops, default=0.0)
     reached = {
         epoch.stage: epoch.test_accuracy for epoch in run.epochs if epoch.test_accuracy is not None
     }
     columns = [
-        ("stage", [str(t) for t in range(len(plan.epochs))]),
-        ("epochs", [f"{epochs:g}" for epochs in plan.epochs]),
+        ("stage", list(map(str, stages))),
+        (plan.unit, [f"{length:g}" for length in plan.lengths]),
         ("batch size", [str(size) for size in plan.batch_sizes]),
         ("parameters", [f"{count:,}" for count in plan.parameters]),
         ("FLOPs of full size", [f"{100 * f / full:.1f} %" for f in plan.flops] if full else []),
         ("memory, MB", [f"{size / 1e6:,.1f}" for size in plan.memory]),
     ]
-    accuracies = [reached.get(t) for t in range(len(plan.epochs))] if reached else []
+    accuracies = [reached.get(t) for t in stages] if reached else []
     shown = ["–" if value is None else f"{100 * value:.1f} %" for value in accuracies]
     columns.append(("accuracy at its end", shown))
-    columns = [(name, cells) for name, cells in columns if len(cells) == len(plan.epochs)]
+    columns = [(name, cells) for name, cells in columns if len(cells) == len(stages)]
     rows = [list(cells) for cells in zip(*(cells for _, cells in columns), strict=True)]
     return table(f"Stages of {configuration.label}", [name for name, _ in columns], rows)

@@ -85,7 +85,7 @@ def _charts(label: str, run: Run) -> str:
         return ""
 
     # As many colours as the stage diagram has, also while some stages are still to come.
-    num_colours = max(len(run.plan.epochs), *map(len, series.values()))
+    num_colours = max(len(run.plan.lengths), *map(len, series.values()))
 
     def chart(name: str) -> str:
         others = len(firsts[name]) - 1
@@ -135,10 +135,10 @@ def _rings(run: Run, name: str, places: Sequence[float]) -> Series:
 
 
 def _places(run: Run) -> tuple[list[float], ChartAxis]:
-    """Where the records lie in epochs, or in steps if the epochs do not tell."""
+    """Where the records lie in epochs; in steps, if the run is counted in these or the epochs do not tell."""
     known = [(e.step, e.number) for e in run.epochs if e.step is not None and e.step > 0]
     steps = [rates.step for rates in run.rates]
-    if not known:
+    if not known or run.plan.unit == "steps":
         return steps, ChartAxis("steps", zero=True, whole=True)
     known = [(0.0, 0.0), *known]
     places = []

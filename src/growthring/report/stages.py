@@ -1,4 +1,4 @@
-"""The stage diagram: every stage as long as its epochs and as high as its cost, ring upon ring."""
+"""The stage diagram: every stage as long as its epochs (or steps) and as high as its cost, ring upon ring."""
 
 from __future__ import annotations
 
@@ -40,12 +40,14 @@ def stage_section(configurations: Sequence[Configuration]) -> str:
     """One diagram for each plan among the grown configurations."""
     plans: dict[str, list[Configuration]] = {}
     for c in configurations:
-        if not c.fixed and c.first.plan.epochs and sum(c.first.plan.epochs) > 0:
+        if not c.fixed and sum(c.first.plan.lengths) > 0:
             plan = c.first.plan
-            key = canonical([plan.widths, plan.epochs, plan.flops, plan.parameters])
+            key = canonical([plan.widths, plan.lengths, plan.flops, plan.parameters])
             plans.setdefault(key, []).append(c)
     if not plans:
-        return sentence("There is no stage diagram: no run has a plan with stages and epochs.")
+        return sentence(
+            "There is no stage diagram: no run has a plan with stages and their lengths."
+        )
     parts = []
     for index, alike in enumerate(plans.values()):
         names = "; ".join(c.label for c in alike[:4])
@@ -62,11 +64,11 @@ def stage_section(configurations: Sequence[Configuration]) -> str:
 
 
 def stage_diagram(configuration: Configuration, names: str) -> str:
-    """The figure of one plan: its cost and its widths over the epochs."""
+    """The figure of one plan: its cost and its widths over the epochs, or steps."""
     plan = configuration.first.plan
-    total = sum(plan.epochs)
+    total = sum(plan.lengths)
     x = Scale(0.0, total, _LEFT, _RIGHT)
-    ends = list(accumulate(plan.epochs))
+    ends = list(accumulate(plan.lengths))
     starts = [0.0, *ends[:-1]]
     panels = _panels(plan)
     if not panels:
@@ -75,8 +77,8 @@ def stage_diagram(configuration: Configuration, names: str) -> str:
         )
     bottom = panels[-1].top + panels[-1].height
     parts = [part for panel in panels for part in _draw(panel, x, starts, total)]
-    parts += x_axis_parts(x, "epochs", bottom, whole=True)
-    done = max((run.epochs[-1].number for run in configuration.runs if run.epochs), default=0.0)
+    parts += x_axis_parts(x, plan.unit, bottom, whole=True)
+    done = max((run.done for run in configuration.runs), default=0.0)
     if 0 < done < total and not any(run.finished for run in configuration.runs):
         place = f"{x(done):.1f}"
         parts.append(tag("line", x1=place, x2=place, y1=panels[0].top, y2=bottom, class_="now"))
@@ -103,8 +105,8 @@ def stage_diagram(configuration: Configuration, names: str) -> str:
         viewBox=f"0 0 {_WIDTH} {bottom + 42}",
         role="img",
         aria_label=(
-            f"Stage diagram of {names}: {counted(len(plan.epochs), 'stage')} in "
-            f"{counted(total, 'epoch')}.{share}"
+            f"Stage diagram of {names}: {counted(len(plan.lengths), 'stage')} in "
+            f"{counted(total, plan.unit.removesuffix('s'))}.{share}"
         ),
     )
     caption = tag("figcaption", text(f"Stages of {names}."), tag("span", text(share)))
@@ -112,7 +114,7 @@ def stage_diagram(configuration: Configuration, names: str) -> str:
 
 
 def _panels(plan: StagePlan) -> list[Panel]:
-    num_stages = len(plan.epochs)
+    num_stages = len(plan.lengths)
     panels: list[Panel] = []
     top = 24
     for what, costs in (("FLOPs per example", plan.flops), ("parameters", plan.parameters)):
@@ -193,8 +195,9 @@ def _bar(x: Scale, start: float, end: float, top: float, height: float, **look: 
 def _hover(plan: StagePlan, x: Scale, starts: Sequence[float], top: int, bottom: int) -> list[str]:
     """Invisible bars that tell about their stage when pointed at."""
     parts = []
-    for stage, (start, epochs) in enumerate(zip(starts, plan.epochs, strict=True)):
-        told = [f"stage {stage}: {counted(epochs, 'epoch')} from {start:g} to {start + epochs:g}"]
+    for stage, (start, length) in enumerate(zip(starts, plan.lengths, strict=True)):
+        long = counted(length, plan.unit.removesuffix("s"))
+        told = [f"stage {stage}: {long} from {start:g} to {start + length:g}"]
         if stage < len(plan.parameters):
             told.append(counted(plan.parameters[stage], "parameter"))
         if stage < len(plan.batch_sizes):
@@ -209,7 +212,7 @@ def _hover(plan: StagePlan, x: Scale, starts: Sequence[float], top: int, bottom:
                 tag("title", text("\n".join(told))),
                 x=f"{x(start):.1f}",
                 y=top,
-                width=f"{max(0.0, x(start + epochs) - x(start)):.1f}",
+                width=f"{max(0.0, x(start + length) - x(start)):.1f}",
                 height=bottom - top,
                 class_="hover",
             )

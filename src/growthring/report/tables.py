@@ -181,7 +181,7 @@ def _growth_table(label: str, run: Run, clock: str) -> str:
         rows.append(
             [
                 str(growth.stage),
-                f"{epoch:g}",
+                f"{round(epoch, 2):g}",
                 *("–" if cell is None else f"{cell:,}" for cell in cells),
                 "–" if growth.change is None else f"{growth.change:.2g}",
                 "–" if growth.seconds is None else f"{growth.seconds:.3g}",

@@ -59,7 +59,7 @@ def reference_of(
 ) -> Configuration | None:
     """The finished fixed-size training to compare with, or None.
 
-    It has the same name or, failing that, the same full-size network for as many epochs; of several,
+    It has the same name or, failing that, the same full-size network for as long; of several,
     the one with the fewest different settings.
     """
     if configuration.fixed:
@@ -92,15 +92,15 @@ def _identity(run: Run) -> str:
     if not run.known:
         return canonical(["unknown", str(run.path)])
     settings = {k: v for k, v in run.settings.items() if k not in _NOT_COMPARED}
-    schedule = [] if run.fixed else [run.plan.widths, run.plan.epochs, run.plan.batch_sizes]
+    schedule = [] if run.fixed else [run.plan.widths, run.plan.lengths, run.plan.batch_sizes]
     return canonical([run.name, run.fixed, settings, schedule])
 
 
-def _full_size(run: Run) -> tuple[float, ...]:
+def _full_size(run: Run) -> tuple[float | str, ...]:
     plan = run.plan
-    if not (plan.parameters and plan.flops and plan.epochs):
+    if not (plan.parameters and plan.flops and plan.lengths):
         return ()
-    return (plan.parameters[-1], plan.flops[-1], sum(plan.epochs))
+    return (plan.parameters[-1], plan.flops[-1], sum(plan.lengths), plan.unit)
 
 
 def _base_label(run: Run) -> str:

@@ -51,11 +51,18 @@ def read_log(path: Path, problems: list[str]) -> Log:
     return log
 
 
+def _is_again(old: EpochRecord, new: EpochRecord) -> bool:
+    """Whether a run that was resumed has come to where it had been, or before."""
+    if old.number != new.number or old.step is None or new.step is None:
+        return old.number >= new.number
+    return old.step >= new.step  # a loader that is longer than it says
+
+
 def _add(log: Log, line: dict[str, object]) -> None:
     epochs, growths, rates = log.epochs, log.growths, log.rates
     if line.get("kind") == EpochRecord.KIND:
         epoch = EpochRecord.of_line(line, epochs[-1] if epochs else None)
-        while epochs and epochs[-1].number >= epoch.number:
+        while epochs and _is_again(epochs[-1], epoch):
             epochs.pop()
         while growths and growths[-1].num_epochs > len(epochs):
             growths.pop()

@@ -15,18 +15,19 @@ from growthring.runs.values import items, mapping, number, whole
 
 @dataclass(frozen=True)
 class EpochRecord:
-    """The metrics after one epoch.
+    """The metrics of one evaluation: after an epoch or, in a run that is counted in steps, after some of them.
 
     Attributes:
-        number: epochs done, so the first has number 1; a line counts from 0.
+        number: epochs done, so the first has number 1; a line counts from 0. In a run that is counted in steps a
+            float, as its evaluations come anywhere in an epoch; a line calls it `epochs`.
         stage, step: where the run was.
         lr: learning rate of the last step.
-        train_loss, train_accuracy: means over the epoch, while it was trained.
+        train_loss, train_accuracy: means since the evaluation before, while it was trained.
         test_loss, test_accuracy: on the test data.
         seconds, flops: of training so far.
         cpu_seconds: the same in processor time.
-        flops_share: of fixed-size training for as many epochs as were planned.
-        batch_size: of the epoch.
+        flops_share: of fixed-size training on as many examples as were planned.
+        batch_size: of the last step.
     """
 
     KIND: ClassVar[str] = "epoch"
@@ -50,14 +51,18 @@ class EpochRecord:
 
         >>> EpochRecord(1, 0, step=10).as_line()["epoch"]
         0
+        >>> EpochRecord(0.25, 0, step=10).as_line()["epochs"]
+        0.25
         """
         values = asdict(self)
-        return {"kind": self.KIND, "epoch": values.pop("number") - 1, **values}
+        number = values.pop("number")
+        place = {"epoch": number - 1} if isinstance(number, int) else {"epochs": number}
+        return {"kind": self.KIND, **place, **values}
 
     @classmethod
     def of_line(cls, line: Mapping[str, Any], before: EpochRecord | None) -> EpochRecord:
         """The record of a line; what it does not say of its place follows from the one before."""
-        epoch, stage = number(line.get("epoch")), whole(line.get("stage"))
+        epoch, stage = number(line.get("epochs", line.get("epoch"))), whole(line.get("stage"))
         if epoch is None:
             epoch = 1.0 if before is None else before.number + 1
         if stage is None:
@@ -72,7 +77,7 @@ class GrowthRecord:
 
     Attributes:
         stage: that it led to.
-        num_epochs: that were done before; a line calls them `epoch`.
+        num_epochs: that were done before; a line calls them `epoch`. Of a log that was read, records of epochs.
         step: steps that were done before.
         seconds: that it took, without those of measuring what it changed.
         cpu_seconds: of the processor, with them.
@@ -157,10 +162,10 @@ class Result:
         seconds: of training and growing, by the clock on the wall.
         cpu_seconds: the same in processor time, which other work on the machine does not add to.
         flops: of training and of the method's own search.
-        flops_share: of those of fixed-size training for the same epochs.
+        flops_share: of those of fixed-size training on as many examples.
         search_flops: the method's part of them.
         peak_memory: bytes above what the process had before, None where that cannot be measured.
-        steps, epochs: how many.
+        steps, epochs: how many; epochs are whole but in a run that is counted in steps.
         parameters: of the final model.
     """
 
@@ -173,7 +178,7 @@ class Result:
     search_flops: float
     peak_memory: int | None
     steps: int
-    epochs: int
+    epochs: float
     parameters: int
 
     def __str__(self) -> str:

@@ -19,10 +19,14 @@ _MOST = 1 << 26  # bytes of a JSON file that are read
 
 @dataclass(frozen=True)
 class StagePlan:
-    """What was planned, as lists over the stages; a list may be shorter, or empty."""
+    """What was planned, as lists over the stages; a list may be shorter, or empty.
+
+    A run is counted in epochs or in steps: one of the two lists is empty.
+    """
 
     widths: list[dict[str, int]] = field(default_factory=list)
     epochs: list[float] = field(default_factory=list)
+    steps: list[float] = field(default_factory=list)
     batch_sizes: list[int] = field(default_factory=list)
     parameters: list[int] = field(default_factory=list)
     flops: list[float] = field(default_factory=list)
@@ -30,6 +34,16 @@ class StagePlan:
     flops_share: float | None = None
     seconds_share: float | None = None
     notes: list[str] = field(default_factory=list)
+
+    @property
+    def unit(self) -> str:
+        """What lengths are counted in: "epochs" or "steps"."""
+        return "steps" if self.steps and not self.epochs else "epochs"
+
+    @property
+    def lengths(self) -> list[float]:
+        """Of the stages, in that unit."""
+        return self.epochs or self.steps
 
 
 @dataclass(frozen=True)
@@ -55,6 +69,14 @@ class Run:
     def finished(self) -> bool:
         """Whether there is a result."""
         return self.result is not None
+
+    @property
+    def done(self) -> float:
+        """How far it is, in the unit of its plan; 0 before the first record."""
+        if not self.epochs:
+            return 0.0
+        last = self.epochs[-1]
+        return (last.step or 0.0) if self.plan.unit == "steps" else last.number
 
     def final(self, key: str) -> float | None:
         """A number of the result or, where it has none, the last one of the metrics."""
@@ -143,6 +165,7 @@ def _read_plan(plan: dict[str, Any]) -> StagePlan:
             for stage in items(plan.get("widths"))
         ],
         epochs=[max(0.0, value) for value in numbers("epochs")],
+        steps=[max(0.0, value) for value in numbers("steps")],
         batch_sizes=[int(value) for value in numbers("batch_sizes")],
         parameters=[int(value) for value in numbers("parameters")],
         flops=[max(0.0, value) for value in numbers("flops")],

@@ -96,11 +96,12 @@ def _state(configuration: Configuration) -> str:
         return ""
     if len(runs) > 1 and num_finished:
         return f"{num_finished} of {len(runs)} runs finished"
-    done = max((run.epochs[-1].number for run in runs if run.epochs), default=None)
+    done = max((run.done for run in runs if run.epochs), default=None)
     if done is None:
         return "no metrics"
-    total = sum(configuration.first.plan.epochs)
-    return f"epoch {done:g} of {total:g}" if total else f"unfinished, epoch {done:g}"
+    plan = configuration.first.plan
+    total, one = sum(plan.lengths), plan.unit.removesuffix("s")
+    return f"{one} {done:g} of {total:g}" if total else f"unfinished, {one} {done:g}"
 
 
 def format_table(rows: Sequence[Row], clock: str = "wall") -> str:

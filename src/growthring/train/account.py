@@ -8,6 +8,7 @@ from typing import Any
 from growthring.growing.report import GrowthReport
 from growthring.optim import RingOptimizer
 from growthring.runs import EpochRecord, GrowthRecord, RatesRecord, Result
+from growthring.train.lengths import num_examples
 from growthring.train.parts import Parts
 from growthring.train.progress import Status
 from growthring.train.state import Totals
@@ -38,10 +39,9 @@ class Account:
 
     @property
     def flops_share(self) -> float:
-        """FLOPs so far, of those of fixed-size training for all epochs."""
+        """FLOPs so far, of those of fixed-size training on as many examples as the whole run."""
         one = self.costs.get("full_flops", self.costs["flops"][-1])
-        parts = self._parts
-        full = 3 * one * parts.train.num_examples * sum(parts.plan.epochs)
+        full = 3 * one * num_examples(self._parts.plan, self._parts.train)
         return self.totals.flops / full if full else 1.0
 
     @property
@@ -53,6 +53,12 @@ class Account:
         named = parts.plan.named_widths(min(self.totals.stage, parts.plan.num_stages - 1))
         least, most = min(named.values()), max(named.values())
         return f"width {least}" if least == most else f"width {least}–{most}"
+
+    @property
+    def epochs(self) -> float:
+        """Epochs so far: a whole number, but of a run that is counted in steps."""
+        in_steps = self._parts.plan.lengths.unit == "steps"
+        return self.totals.epoch + self._parts.train.part if in_steps else self.totals.epoch
 
     def status(self, loss: float) -> Status:
         """For the line that shows progress."""
@@ -76,10 +82,10 @@ class Account:
         train: tuple[float, float | None],
         test: tuple[float | None, float | None],
     ) -> EpochRecord:
-        """The record of the epoch that is done; losses and accuracies in pairs."""
+        """The record of an evaluation; losses and accuracies in pairs."""
         totals = self.totals
         return EpochRecord(
-            number=totals.epoch + 1,
+            number=self.epochs,
             stage=totals.stage,
             step=totals.step,
             lr=lr,
@@ -99,7 +105,7 @@ class Account:
         totals = self.totals
         return GrowthRecord(
             stage=totals.stage,
-            num_epochs=totals.epoch,
+            num_epochs=int(self.epochs),
             step=totals.step,
             seconds=report.seconds,
             search_flops=report.search_flops,
@@ -128,6 +134,6 @@ class Account:
             search_flops=totals.search_flops,
             peak_memory=totals.peak_memory,
             steps=totals.step,
-            epochs=totals.epoch,
+            epochs=self.epochs,
             parameters=self.costs["parameters"][-1],
         )

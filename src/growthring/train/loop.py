@@ -1,12 +1,16 @@
-"""Loop: Algorithm 1 of the paper: the epochs of each stage, and a growth between two stages.
+"""Loop: Algorithm 1 of the paper: the epochs or steps of each stage, and a growth between two stages.
 
-It trains and counts. Where a run is kept, when it is saved and how it is taken up again is the trainer's.
+Batches come from one pass over the data after the other, whatever the stages: a growth in the middle of an epoch
+leaves the data where it is. A run that is so many epochs long is evaluated after each, one that is so many steps
+long after some of them (`evaluation_steps`). The loop trains and counts; where a run is kept, when it is saved and
+how it is taken up again is the trainer's.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import torch
@@ -18,6 +22,7 @@ from growthring.optim import RingOptimizer
 from growthring.runs.records import LogRecord
 from growthring.train.account import Account
 from growthring.train.compiling import CompiledStage, compile_ahead, keeps_compiled
+from growthring.train.lengths import evaluation_steps
 from growthring.train.measure import OnDevice, apply, arithmetic_of, batch_sums, evaluate
 from growthring.train.parts import Parts
 from growthring.train.progress import Progress
@@ -35,7 +40,7 @@ class Loop:
     Attributes:
         totals: where it is, and what it has spent.
         account: the same as records.
-        sums: loss, right answers and examples of the epoch so far.
+        sums: loss, right answers and examples since the last evaluation.
     """
 
     def __init__(self, parts: Parts, progress: Progress) -> None:
@@ -44,6 +49,9 @@ class Loop:
         self.model, self.optimizer, self.grower = parts.model, parts.optimizer, parts.grower
         self.train, self.test, self.loss = parts.train, parts.test, parts.loss
         self.total_steps = parts.total_steps
+        self._unit = self.plan.lengths.unit or "epochs"
+        in_steps = self._unit == "steps"
+        self._evaluated = frozenset(evaluation_steps(parts.stage_steps) if in_steps else ())
         self.account = Account(parts, Totals())
         self.sums = torch.zeros(3, dtype=torch.float64)
         self._forward: Any = parts.model
@@ -77,8 +85,9 @@ class Loop:
         self._say_notes()
         if self.recipe.compile:
             self._compile_ahead()
-        while not self.is_done:
-            self._stage()
+        with contextlib.closing(self._batches()) as batches:
+            while not self.is_done:
+                self._stage(batches)
 
     def _compile_ahead(self) -> None:
         """All stages that are left, so that what it takes is known before the first step; one needs no ahead."""
@@ -93,15 +102,44 @@ class Loop:
             self.progress.say(f"note: {note}")
         self.progress.say(f"compiled in {self.totals.seconds - before:.0f} s.")
 
-    def _stage(self) -> None:
-        """The epochs of one stage, then the growth to the next."""
+    def _batches(self) -> Generator[Batch | None]:
+        """Batches, one epoch after the other; None wherever the model is to be evaluated.
+
+        One iterator lasts for the whole run: a user's loader cannot be left in mid-epoch without reading it again.
+        """
+        totals = self.totals
+        if self._is_due:
+            yield None  # the run was saved between the step and its evaluation
+        while True:
+            before = totals.step
+            is_new = self.train.part == 0 if self._unit == "steps" else not self.sums[2]
+            for batch in OnDevice(self.train, self.device):
+                yield batch
+                if self._is_due:
+                    yield None
+            if is_new and totals.step == before:
+                raise TrainingError(
+                    f"epoch {totals.epoch} had no examples: the stream of batches gave none; {self._kept()}."
+                )
+            totals.epoch += 1
+            totals.epochs_in_stage += 1
+            if self._unit == "epochs":
+                yield None
+
+    @property
+    def _is_due(self) -> bool:
+        """Whether the last step is one that the run, so many steps long, is to be evaluated after."""
+        return self.totals.step in self._evaluated and bool(self.sums[2])
+
+    def _stage(self, batches: Iterator[Batch | None]) -> None:
+        """All steps of one stage, then the growth to the next."""
         totals, stage = self.totals, self.totals.stage
         self.train.set_batch_size(self.plan.batch_sizes[stage])
+        self.parts.regularisation.enter(stage)
         if self.recipe.compile:
             self._forward = CompiledStage(self.model, self.plan.batch_sizes[stage], self.grower)
-        while totals.epochs_in_stage < self.plan.epochs[stage]:
-            self._epoch()
-            totals.epochs_in_stage += 1
+        while totals.done(self._unit)[1] < self.plan.lengths.counts[stage] or self._is_due:
+            self._stretch(batches)
         self._grow(is_last=stage == self.plan.num_stages - 1)
         self.after_stage()
 
@@ -122,16 +160,18 @@ class Loop:
             totals.search_flops += report.search_flops
             self.note(self.account.growth(report, totals.cpu_seconds - before))
 
-    def _epoch(self) -> None:
-        """The rest of the present epoch, its evaluation and its record."""
+    def _stretch(self, batches: Iterator[Batch | None]) -> None:
+        """All steps up to the next evaluation, that evaluation and its record."""
         totals, recipe = self.totals, self.recipe
-        steps_in_stage = self.plan.epochs[totals.stage] * len(self.train)
+        steps_in_stage = self.parts.stage_steps[totals.stage]
         factor = self.plan.rate_factors[totals.stage]
         flops = self.account.costs["flops"][totals.stage]
         self.model.train()
         clock = Clock()
         rate = learning_rate(recipe, max(totals.step - 1, 0), self.total_steps) * factor
-        for batch in OnDevice(self.train, self.device):
+        for batch in batches:
+            if batch is None:
+                break
             rate = learning_rate(recipe, totals.step, self.total_steps) * factor
             for group in self.optimizer.param_groups:
                 group["lr"] = rate
@@ -147,10 +187,9 @@ class Loop:
             self.after_step()
             clock = Clock()
         record = self.account.epoch(rate, self._train_metrics(), self.evaluate())
-        totals.epoch += 1
         self.sums.zero_()
         self.note(record)
-        is_last = totals.epochs_in_stage + 1 == self.plan.epochs[totals.stage]
+        is_last = totals.done(self._unit)[1] >= self.plan.lengths.counts[totals.stage]
         self.progress.epoch(record, self.account.width, is_last)
         self._say_notes()
 
@@ -192,12 +231,8 @@ class Loop:
         return evaluate(self.model, self.test, self.loss, self._precision, self.device)
 
     def _train_metrics(self) -> tuple[float, float | None]:
-        """Mean loss and accuracy of the epoch's own batches."""
+        """Mean loss and accuracy of the batches since the last evaluation, as they were trained on."""
         loss_sum, right, examples = self.sums.tolist()
-        if not examples:
-            raise TrainingError(
-                f"epoch {self.totals.epoch} had no examples: the stream of batches gave none; {self._kept()}."
-            )
         return loss_sum / examples, None if math.isnan(right) else right / examples
 
     def _say_notes(self) -> None:

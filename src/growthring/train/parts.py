@@ -19,9 +19,11 @@ from growthring.growing.grower import Grower
 from growthring.methods.base import Loss
 from growthring.planning.costs import footprint
 from growthring.planning.plan import Plan
+from growthring.train.lengths import stage_steps
 from growthring.train.measure import OnDevice
 from growthring.train.memory import PeakMemory
 from growthring.train.recipe import Recipe
+from growthring.train.regularisation import Regularisation
 from growthring.train.setup import (
     fixed_batches,
     make_growth_method,
@@ -29,7 +31,6 @@ from growthring.train.setup import (
     make_optimizer,
     make_plan,
     make_streams,
-    total_steps,
 )
 from growthring.train.task import ImageTask, task_of
 from growthring.train.trial import check_labels
@@ -48,8 +49,9 @@ class Parts:
         train, test: batches of (inputs, targets).
         optimizer, loss: of the training.
         grower: None where nothing grows.
-        total_steps: of all stages.
+        stage_steps: optimizer steps of each stage, as far as the length of the data tells.
         memory: the peak since the model was made.
+        regularisation: sets weight decay and augmentation of each stage.
     """
 
     recipe: Recipe
@@ -62,8 +64,14 @@ class Parts:
     optimizer: torch.optim.Optimizer
     loss: Loss
     grower: Grower | None
-    total_steps: int
+    stage_steps: tuple[int, ...]
     memory: PeakMemory
+    regularisation: Regularisation
+
+    @property
+    def total_steps(self) -> int:
+        """Of all stages."""
+        return sum(self.stage_steps)
 
     def count_costs(self) -> Mapping[str, Any]:
         """What `Plan.as_dict` counts, and the FLOPs of the full-size model."""
@@ -101,6 +109,8 @@ def assemble(
         batches = as_stream(train, "train", recipe.batch_size, generator)
     if isinstance(batches, LoaderBatches):
         recipe = fixed_batches(recipe, batches)
+        if test is train:  # one stream for both: it knows when testing has ended its pass
+            test = batches
     tests = None if test is None else as_stream(test, "test", recipe.batch_size, None)
     is_own = model is not None or train is not None
     task = task_of(recipe)
@@ -115,8 +125,9 @@ def assemble(
     held = 0 if grows else sum(p.numel() * p.element_size() for p in full.parameters())
     memory = PeakMemory(device, held)
     trained = _trained(plan, grows, device)
-    steps = total_steps(plan, batches)
-    optimizer = make_optimizer(recipe, trained, steps)
+    steps = stage_steps(plan, batches)
+    optimizer = make_optimizer(recipe, trained, sum(steps))
+    regularisation = Regularisation(recipe, plan, optimizer, batches)
     own_loss = ImageTask() if is_own else task  # of a user's own data: classes
     loss = loss or own_loss.loss(recipe.label_smoothing)
     if isinstance(loss, nn.Module):
@@ -134,7 +145,19 @@ def assemble(
             loss=loss,
         )
     return Parts(
-        recipe, device, plan, trained, full, batches, tests, optimizer, loss, grower, steps, memory
+        recipe,
+        device,
+        plan,
+        trained,
+        full,
+        batches,
+        tests,
+        optimizer,
+        loss,
+        grower,
+        steps,
+        memory,
+        regularisation,
     )
 
 

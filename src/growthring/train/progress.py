@@ -13,7 +13,7 @@ from growthring.runs.records import EpochRecord
 
 @dataclass
 class Status:
-    """What there is to show."""
+    """What there is to show; `num_epochs` is 0 where the run is counted in steps."""
 
     stage: int
     num_stages: int
@@ -50,21 +50,26 @@ class Progress:
         done = status.step / max(status.num_steps, 1)
         filled = round(20 * done)
         left = status.seconds / max(done, 1e-9) * (1 - done)
+        place = f"step {status.step:,}/{status.num_steps:,}"
+        if status.num_epochs:
+            place = f"epoch {status.epoch + 1}/{status.num_epochs}"
         self._draw(
             f"stage {status.stage + 1}/{status.num_stages} {'█' * filled}{'░' * (20 - filled)} "
-            f"epoch {status.epoch + 1}/{status.num_epochs}  {status.width}  loss {status.loss:.3f}  "
+            f"{place}  {status.width}  loss {status.loss:.3f}  "
             f"{status.flops_share:.1%} of fixed-size FLOPs  {_time(status.seconds)} < {_time(left)}"
         )
 
     def epoch(self, record: EpochRecord, width: str, is_last_of_stage: bool) -> None:
-        """Called after every epoch: a line each, on a terminal one for each stage."""
+        """Called after every evaluation: a line each, on a terminal one for each stage."""
         if self._is_live and not is_last_of_stage:
             return
         accuracy, loss = record.test_accuracy, record.train_loss
         said = "" if record.test_loss is None else f"  test loss {record.test_loss:.4f}"
         said = said if accuracy is None else f"  test accuracy {accuracy:.2%}"
+        is_whole = isinstance(record.number, int)  # else the run is counted in steps
+        place = f"epoch {record.number}" if is_whole else f"step {record.step:,}"
         self.say(
-            f"stage {record.stage}  epoch {record.number}  {width}  "
+            f"stage {record.stage}  {place}  {width}  "
             f"loss {float('nan') if loss is None else loss:.4f}{said}  "
             f"{record.flops_share or 0:.1%} of fixed-size FLOPs  {_time(record.seconds or 0)}"
         )

@@ -14,6 +14,7 @@ from torch import nn
 from growthring.core.presets import preset_named
 from growthring.errors import InputError
 from growthring.files.source import PREFIX, load_source
+from growthring.planning.lengths import Length
 from growthring.planning.options import OPTIONS, UNSET, PlanOptions, nearest
 from growthring.train.kinds import describe, fits
 
@@ -25,7 +26,7 @@ class Recipe:
     """Settings of a run. A recipe is a function that returns one.
 
     Settings are flat wherever they are written: `Recipe("mine", model, epochs=30, lr=0.1)`, `--set epochs=30`,
-    config.json. Those that are options of the plan are held in `plan`.
+    config.json. Those that are options of the plan are held in `plan`. The run is `epochs` long, or `total_steps`.
 
     Attributes:
         name: of the recipe.
@@ -45,6 +46,8 @@ class Recipe:
             plan's preset decides if it is not given.
         lr_decay: share of the run over which "wsd" falls to 0.
         label_smoothing: of the cross entropy.
+        narrow_weight_decay: share of the weight decay at the seed's width; it rises with the width to 1.
+        narrow_augmentation: share of the images that are augmented at the seed's width; it rises likewise.
         clip_norm: gradients are clipped to this norm; None does not clip.
         method, variance_transfer, noise: see `growthring.Grower`; the plan's preset decides what is not given.
         method_options: hyperparameters of the method, see `growthring.methods`.
@@ -61,8 +64,10 @@ class Recipe:
 
     >>> from growthring.zoo import mlp8
     >>> recipe = Recipe("mine", mlp8, epochs=30, lr=0.05)
-    >>> recipe.plan.epochs, recipe.lr
-    (30, 0.05)
+    >>> str(recipe.length), recipe.lr
+    ('30 epochs', 0.05)
+    >>> str(Recipe("mine", mlp8, total_steps=2000).length)
+    '2,000 steps'
     """
 
     name: str
@@ -81,6 +86,8 @@ class Recipe:
     lr_schedule: str = UNSET
     lr_decay: float = field(default=0.2, metadata={"later": True})
     label_smoothing: float = 0.0
+    narrow_weight_decay: float = field(default=1.0, metadata={"later": True})
+    narrow_augmentation: float = field(default=1.0, metadata={"later": True})
     clip_norm: float | None = None
     method: str = "paired"
     method_options: Mapping[str, Any] = field(default_factory=dict)
@@ -113,7 +120,8 @@ class Recipe:
         options = {key: settings.pop(key) for key in OPTIONS if key in settings}
         settings["plan"] = plan = _with_length(plan.changed(**options))
         for key, value in vars(plan).items():
-            _check(key, value)
+            if key != "epochs" or value is not None:
+                _check(key, value)
         preset = preset_named(plan.preset)
         settings.setdefault("variance_transfer", preset.variance_transfer)
         settings.setdefault("noise", preset.noise)
@@ -123,10 +131,12 @@ class Recipe:
             object.__setattr__(self, own.name, tuple(value) if isinstance(value, list) else value)
 
     @property
-    def epochs(self) -> int:
+    def length(self) -> Length:
         """Of the whole run: the plan of a recipe has one number, whose share a comparison trains."""
+        if self.plan.total_steps is not None:
+            return Length(self.plan.total_steps, "steps")
         assert isinstance(self.plan.epochs, int)
-        return self.plan.epochs
+        return Length(self.plan.epochs, "epochs")
 
     @property
     def batch_size(self) -> int:
@@ -141,6 +151,7 @@ class Recipe:
             key: value
             for name, whole in values.items()
             for key, value in (vars(whole) if name == "plan" else {name: whole}).items()
+            if key != "epochs" or value is not None  # of total_steps: a number, or not there
         }
 
     def as_dict(self) -> dict[str, Any]:
@@ -150,12 +161,8 @@ class Recipe:
 
 
 def _with_length(plan: PlanOptions) -> PlanOptions:
-    if plan.total_steps is not None:
-        raise InputError(
-            f"total_steps={plan.total_steps}: a recipe trains for epochs. Steps are for a loop of your own with "
-            "`Grower.step`."
-        )
-    return plan.changed(epochs=EPOCHS) if plan.epochs is None else plan
+    is_open = plan.epochs is None and plan.total_steps is None
+    return plan.changed(epochs=EPOCHS) if is_open else plan
 
 
 def _kinds() -> dict[str, Any]:
@@ -178,8 +185,13 @@ def change(recipe: Recipe, settings: Mapping[str, Any]) -> Recipe:
     >>> recipe = Recipe("mine", mlp8, optimizer_options={"momentum": 0.9, "weight_decay": 5e-4})
     >>> change(recipe, {"epochs": 3, "optimizer_options.momentum": 0.8}).optimizer_options
     {'momentum': 0.8, 'weight_decay': 0.0005}
+    >>> str(change(recipe, {"total_steps": 500}).length)
+    '500 steps'
     """
     values = recipe.settings()
+    for one, other in (("epochs", "total_steps"), ("total_steps", "epochs")):
+        if settings.get(one) is not None:  # in place of the other, unless both are given
+            values.pop(other, None)
     if settings.get("preset", recipe.plan.preset) != recipe.plan.preset:
         # what a preset decides is the new one's, unless it is given as well
         own = {"variance_transfer", "noise", "lr_schedule"}
@@ -202,7 +214,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     fields = {f.name: f for f in dataclasses.fields(Recipe)} | OPTIONS
     old, new = ({"preset": "paper", **one} for one in (old, new))  # the only one there was
     keys = dict.fromkeys([*old, *new])
-    known = {key: _default(fields[key]) for key in keys if key in fields}
+    known = {key: _default(fields[key]) for key in keys if key in fields} | {"epochs": None}
     pairs = {key: ({**known, **old}.get(key), {**known, **new}.get(key)) for key in keys}
     return [f"{key}: {a!r} -> {b!r}" for key, (a, b) in pairs.items() if a != b]
 

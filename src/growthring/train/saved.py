@@ -95,14 +95,16 @@ def totals_of(checkpoint: Checkpoint, plan: Plan) -> Totals:
         value = getattr(totals, name)
         if not fits(value, kind) or (value is not None and not 0 <= value < math.inf):
             raise _foreign(checkpoint, f"'totals.{name}' is {value!r}")
-    stage, inside = totals.stage, totals.epochs_in_stage
-    limit = plan.epochs[stage] if stage < plan.num_stages else 0
+    unit, counts = plan.lengths.unit or "epochs", plan.lengths.counts
+    (done, inside), stage = totals.done(unit), totals.stage
+    limit = counts[stage] if stage < plan.num_stages else 0
     is_place = stage <= plan.num_stages and inside <= limit
-    if not is_place or totals.epoch != sum(plan.epochs[:stage]) + inside:
+    if not is_place or done != sum(counts[:stage]) + inside:
+        one = unit.removesuffix("s")
         raise _foreign(
             checkpoint,
-            f"it is at epoch {totals.epoch}, the {inside + 1}. of stage {stage}, which the plan with "
-            f"{list(plan.epochs)} epochs does not have",
+            f"it is at {one} {done}, the {inside + 1}. of stage {stage}, which the plan with {list(counts)} "
+            f"{unit} does not have",
         )
     if totals.step != checkpoint.step:
         raise _foreign(
@@ -144,12 +146,13 @@ def check_plan(config: RunConfig, plan: Plan, folder: Path) -> None:
     """Refuses a plan that is not the one that the run began with.
 
     Raises:
-        InputError: stages, epochs, batch sizes or widths differ.
+        InputError: stages, their lengths, batch sizes or widths differ.
     """
     widths = [plan.named_widths(t) for t in range(plan.num_stages)]
     planned = {
         "stages": plan.num_stages,
         "epochs": list(plan.epochs),
+        "steps": list(plan.stage_steps),
         "batch_sizes": list(plan.batch_sizes),
         "widths": widths,
     }

@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 from growthring.data import LoaderBatches
-from growthring.data.batch import Stream
 from growthring.errors import InputError
 from growthring.methods import GrowthMethod, Paired, make_method
 from growthring.optim import OPTIMIZERS
@@ -145,6 +144,11 @@ def check(recipe: Recipe) -> None:
     for name, is_wrong in wrong.items():
         if is_wrong:
             raise InputError(f"{name}={getattr(recipe, name)!r} cannot work.")
+    for name in ("narrow_weight_decay", "narrow_augmentation"):
+        if not 0 <= getattr(recipe, name) <= 1:
+            raise InputError(
+                f"{name}={getattr(recipe, name)!r}: a share of the full strength at the seed's width, from 0 to 1."
+            )
     make_growth_method(recipe)
 
 
@@ -165,16 +169,6 @@ def find_device(name: str | torch.device) -> torch.device:
         first = str(error).splitlines()[0]
         raise InputError(f"device '{name}' cannot be used: {first}") from error
     return device
-
-
-def total_steps(plan: Plan, stream: Stream) -> int:
-    """Optimizer steps of the whole run, as the stream counts batches."""
-    before, steps = stream.batch_size, 0
-    for epochs, size in zip(plan.epochs, plan.batch_sizes, strict=True):
-        stream.set_batch_size(size)
-        steps += epochs * len(stream)
-    stream.set_batch_size(before)
-    return steps
 
 
 def learning_rate(recipe: Recipe, step: int, total_steps: int) -> float:

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 
 from growthring.errors import GrowthError
+from growthring.planning.lengths import Unit
 
 
 class TrainingError(GrowthError, RuntimeError):
@@ -18,7 +19,10 @@ class Interrupted(TrainingError):
 
 @dataclass
 class Totals:
-    """Where a run is, and what it has spent."""
+    """Where a run is, and what it has spent.
+
+    An epoch is a pass over the data. In a run that is so many steps long, a growth comes anywhere in one.
+    """
 
     stage: int = 0
     epoch: int = 0
@@ -30,6 +34,16 @@ class Totals:
     seconds: float = 0.0
     cpu_seconds: float = 0.0
     peak_memory: int | None = None
+
+    def done(self, unit: Unit) -> tuple[int, int]:
+        """How many epochs or steps the run has behind it, and how many of them its present stage.
+
+        >>> Totals(stage=1, step=12, steps_in_stage=4).done("steps")
+        (12, 4)
+        """
+        if unit == "epochs":
+            return self.epoch, self.epochs_in_stage
+        return self.step, self.steps_in_stage
 
     @property
     def flops(self) -> float:
