@@ -283,8 +283,13 @@ def statics(setting: Setting, results: Results) -> Arms:
 
 
 def at_equal_seconds(setting: Setting, results: Results) -> Run | None:
-    """Full size for the seconds of the grown run, by the schedule and rate that are best at its FLOPs."""
+    """Full size for the seconds of the grown run, by the schedule and rate that are best at its FLOPs.
+
+    A GPT's seconds are those with heads that grow by number, which is the default.
+    """
     grown = results.best(setting, "grown")
+    if grown is not None and setting.task == "gpt":
+        grown = variant(grown, VARIANTS["grown, heads by number"])
     share = None if grown is None else results.seconds_share(grown, setting)
     rivals = [results.best(setting, name) for name in ("fewer steps, wsd", "fewer steps, linear")]
     losses = [None if run is None else results.find(run) for run in rivals]

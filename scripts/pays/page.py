@@ -82,6 +82,10 @@ def main_table(results: Results) -> list[str]:
 def _others(results: Results, setting: Setting) -> dict[str, Run | None]:
     """Arms beside the four: at equal seconds, as in the paper, and the best width at equal FLOPs."""
     found: dict[str, Run | None] = {}
+    grown = results.best(setting, "grown")
+    if grown is not None and setting.task == "gpt":
+        name = "grown, heads by number"
+        found[name] = variant(grown, VARIANTS[name])
     try:
         found["as many seconds"] = at_equal_seconds(setting, results)
         found["grown as in the paper"] = results.tuned(setting.run(**PAPER))

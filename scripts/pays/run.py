@@ -79,7 +79,7 @@ def plan_of(run: Run, task: Task, model: torch.nn.Module) -> gr.Plan:
         start=run.start,
         grown_at=run.grown_at,
         batch_size=run.batch or task.batch_size,
-        **run.plan,
+        **{"heads": "size", **run.plan},  # what "auto" was when the first runs were stored
     )
 
 

@@ -27,7 +27,9 @@ TURNS, WARM = 40, 5
 def models_of(task: Task, width: int, is_text: bool) -> dict[str, nn.Module]:
     """Full size and the seed of half the width."""
     full = task.build(width, torch.Generator().manual_seed(0))
-    kinds = {"seed": {}, "seed, heads by number": {"heads": "count"}} if is_text else {"seed": {}}
+    kinds = {"seed": {"heads": "size"}}
+    if is_text:
+        kinds["seed, heads by number"] = {"heads": "count"}
     seeds = {
         name: gr.plan(full, task.example, total_steps=100, start=0.5, **kind).build_seed()
         for name, kind in kinds.items()
