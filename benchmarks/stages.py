@@ -210,7 +210,7 @@ PARTS = {
 
 
 def parts_of(step: Step, count: int = 10) -> dict[str, float]:
-    """Milliseconds of a step by what is computed; the rest is small operators, copies, Python."""
+    """Share of a step by what is computed, in percent; the rest is small operators, copies, Python."""
     with profile(activities=[ProfilerActivity.CPU]) as found:
         for _ in range(count):
             step()
@@ -224,13 +224,14 @@ def parts_of(step: Step, count: int = 10) -> dict[str, float]:
         for name, marks in PARTS.items():
             if part is None and any(mark in event.name for mark in marks):
                 part = name
-        parts[part or "the rest"] += event.self_cpu_time_total / 1000 / count
-    return parts
+        parts[part or "the rest"] += event.self_cpu_time_total
+    total = sum(parts.values())
+    return {name: 100 * spent / total for name, spent in parts.items()}
 
 
 def where(repeats: int) -> tuple[Table, dict[str, Any]]:
     """Where the steps of a narrow and of the full stage spend their time."""
-    table = Table("Where a step spends its time, ms (torch.profiler, which adds some)", [])
+    table = Table("Where a step spends its time, % (by torch.profiler, which adds some)", [])
     table.header = ["network", "stage", *PARTS, "the rest"]
     data: dict[str, Any] = {}
     for case in (CASES[0], CASES[3], CASES[6]):
@@ -243,7 +244,7 @@ def where(repeats: int) -> tuple[Table, dict[str, Any]]:
             step = make_step(case, model, case.batch)
             found = [parts_of(step) for _ in range(repeats)]
             samples = [Sample(tuple(one[part] for one in found)) for part in table.header[2:]]
-            table.rows.append([case.name, name, *(f"{s.median:.1f}" for s in samples)])
+            table.rows.append([case.name, name, *(f"{s.median:.0f}" for s in samples)])
             data[f"{case.name}, {name}"] = [s.as_dict() for s in samples]
     return table, data
 
