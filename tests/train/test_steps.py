@@ -329,10 +329,7 @@ def test_a_place_that_the_plan_does_not_have(place, says, tmp_path):
     assert plan.stage_steps == (1, 3, 5)
 
     def found(totals):
-        state = {"totals": totals}
-        return totals_of(
-            Checkpoint(path=tmp_path, step=totals["step"], state=state, skipped=()), plan
-        )
+        return totals_of(Checkpoint(totals["step"], {"totals": totals}, tmp_path, {}), plan)
 
     assert found({"stage": 2, "step": 4, "epoch": 1}).step == 4
     with pytest.raises(CheckpointError, match=says):
