@@ -4,7 +4,8 @@ import pytest
 import torch
 
 import growthring as gr
-from growthring.optim.geometry import ParameterRings, RingBatch, RingGeometry, as_real
+from growthring.optim.geometry import ParameterRings, RingGeometry, as_real
+from growthring.optim.ringbatch import RingBatch
 from tests.optim.nets import backward, grower_of, plan_of
 
 SHAPES = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, ClassVar, Unpack
 
 import torch
@@ -10,9 +11,8 @@ from torch import Tensor
 from torch.optim.adam import adam
 from torch.optim.optimizer import ParamsT
 
-from growthring.optim.ages import corrections
+from growthring.optim.ages import corrections, differ, settled_age
 from growthring.optim.base import RingOptimizer
-from growthring.optim.geometry import as_real
 from growthring.optim.options import RingOptions
 
 Betas = tuple[float | Tensor, float | Tensor]
@@ -82,7 +82,7 @@ class Adam(RingOptimizer, torch.optim.Adam):
         has_complex = self._init_group(group, *lists)
         if not group["amsgrad"]:
             lists[4] = [None] * len(lists[0])
-        split = self._split(group, lists)
+        split = self._split(group, lists, int(__import__("os").environ.get("MOST", 1 << 22)))
         beta1, beta2 = group["betas"]
         plain, their_grads, means, squares, largest, steps = split.plain
         adam(
@@ -111,6 +111,15 @@ class Adam(RingOptimizer, torch.optim.Adam):
         for part in split.ringed:
             self._ring_step(group, *part)
 
+    def _is_ringed_now(self, group: Mapping[str, Any], parameter: Tensor) -> bool:
+        """Whether rates differ, or bias corrections do: those of old rings are 1, as torch's for the whole."""
+        if self._ring_rates.has_factors(group, parameter):
+            return True
+        if not self._is_ringed(group, parameter):
+            return False
+        settled = max(settled_age(float(beta), parameter.dtype) for beta in group["betas"])
+        return differ(self.state[parameter], self._ring_rates.num_rings, settled)
+
     def _ring_step(
         self,
         group: dict[str, Any],
@@ -127,38 +136,38 @@ class Adam(RingOptimizer, torch.optim.Adam):
         m / ((√v + ε√b₂) · b₁ / (lr·f_k·√b₂)), it takes as many passes over memory as torch's.
         """
         beta1, beta2 = (float(beta) for beta in group["betas"])
-        batch, decay = self._batch(params), group["weight_decay"]
-        rates = self._factors(group, params) * group["lr"]
+        batch, decay, lr = self._batch(params), group["weight_decay"], group["lr"]
+        rates = self._factors(group, params) * lr
         torch._foreach_add_(steps, torch.tensor(1.0))
         table = self._ages(group, params)
         first = corrections(beta1, table, rates)
         second = corrections(beta2, table, rates).sqrt_()
-        originals, params = params, list(map(as_real, params))
-        grads = list(map(as_real, grads))
-        means, squares = list(map(as_real, means)), list(map(as_real, squares))
-        if group["maximize"]:
-            grads = list(torch._foreach_neg(grads))
-        if decay != 0 and group["decoupled_weight_decay"]:
-            if any(self._ring_rates.has_factors(group, p) for p in originals):
-                batch.mul_(params, 1 - rates * decay)
-            else:
-                torch._foreach_mul_(params, 1 - group["lr"] * decay)
-        elif decay != 0:
-            grads = list(torch._foreach_add(grads, params, alpha=decay))
-        torch._foreach_lerp_(means, grads, 1 - beta1)
-        torch._foreach_mul_(squares, beta2)
-        torch._foreach_addcmul_(squares, grads, grads, value=1 - beta2)
-        del grads  # a copy where there is weight decay
-        if group["amsgrad"]:
-            tops = [as_real(t) for t in largest if t is not None]
-            torch._foreach_maximum_(tops, squares)
-            squares = tops
-        roots = [root.to(batch.dtype) for root in torch._foreach_sqrt(squares)]
         scales = first / (rates * second)
         offsets = scales * second * group["eps"]
         still = rates == 0  # divided by infinity: no update
-        scales, offsets = scales.masked_fill(still, 0), offsets.masked_fill(still, math.inf)
-        batch.divide_by_(params, means, roots, scales, offsets)
+        tables = [scales.masked_fill(still, 0), offsets.masked_fill(still, math.inf)]
+        decays = bool(decay != 0 and group["decoupled_weight_decay"])
+        if decays and any(self._ring_rates.has_factors(group, p) for p in params):
+            tables.append(1 - rates * decay)
+        lists: list[list[Any]] = [params, grads, means, squares]
+        if group["amsgrad"]:
+            lists.append(largest)
+        for chosen, (w, g, m, v, *tops), (scale, offset, *kept) in batch.portions(lists, tables):
+            if group["maximize"]:
+                g = list(torch._foreach_neg(g))
+            if kept:
+                torch._foreach_mul_(w, kept[0])
+            elif decays:
+                torch._foreach_mul_(w, 1 - lr * decay)
+            elif decay != 0:
+                g = list(torch._foreach_add(g, w, alpha=decay))
+            torch._foreach_lerp_(m, g, 1 - beta1)
+            torch._foreach_mul_(v, beta2)
+            torch._foreach_addcmul_(v, g, g, value=1 - beta2)
+            for top in tops:
+                torch._foreach_maximum_(top, v)
+                v = top
+            batch.divide_by_(chosen, w, m, v, scale, offset)
 
 
 class AdamW(Adam, torch.optim.AdamW):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -37,6 +39,32 @@ def corrections(beta: float, table: Sequence[tuple[float, ...]], like: Tensor) -
     return torch.tensor([known[row] for row in table], dtype=like.dtype).to(
         like.device, non_blocking=True
     )
+
+
+@cache
+def settled_age(beta: float, dtype: torch.dtype) -> float:
+    """The age from which 1 − β^age is 1 in the arithmetic of a type: what is left is less than half its rounding.
+
+    >>> settled_age(0.999, torch.float32) < 18_000 < settled_age(0.999, torch.float64)
+    True
+    """
+    wide = torch.float32 if dtype.itemsize < 4 else dtype  # in which steps are computed
+    left = torch.finfo(wide).eps / 4
+    return math.log(left) / math.log(beta) if 0 < beta < 1 else (1.0 if beta == 0 else math.inf)
+
+
+def differ(state: dict[str, Any], num_rings: int, settled: float) -> bool:
+    """Whether bias corrections differ between the rings of a parameter, in the step that comes.
+
+    They are torch's, one for the whole parameter, where no ring is younger than it, or the youngest is settled.
+
+    >>> differ({"step": torch.tensor(7.0), "births": (0, 5)}, 2, settled=100)
+    True
+    >>> differ({"step": torch.tensor(7.0)}, 2, settled=100)
+    False
+    """
+    youngest = max(state.get("births", ())[:num_rings], default=0)
+    return youngest > 0 and float(state["step"]) + 1 - youngest < settled
 
 
 def born(state: dict[str, Any], num_rings: int) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from growthring.core.presets import PresetName
 from growthring.errors import InputError
 from growthring.optim.ages import ages
-from growthring.optim.geometry import ParameterRings, RingBatch
+from growthring.optim.geometry import ParameterRings
 from growthring.optim.options import (
     DEFAULTS,
     RingOptions,
@@ -23,7 +23,8 @@ from growthring.optim.options import (
     saved_groups,
     settle,
 )
-from growthring.optim.ringrates import RingRates, buckets
+from growthring.optim.ringbatch import RingBatch
+from growthring.optim.ringrates import CACHE_ENTRIES, RingRates, buckets
 
 
 class RingOptimizer(Optimizer):
@@ -166,6 +167,15 @@ class RingOptimizer(Optimizer):
             and ring_rates.has_rings(parameter)
         )
 
+    def _is_ringed_now(self, group: Mapping[str, Any], parameter: Tensor) -> bool:
+        """Whether the step at hand differs from ring to ring."""
+        return self._is_ringed(group, parameter)
+
+    def _may_be_ringed(self, group: Mapping[str, Any]) -> bool:
+        """Whether the group's options make any difference between rings."""
+        has_ages = self._rings_have_state and option(group, "ages") == "ring"
+        return has_ages or self._ring_rates.may_have_factors(group)
+
     def _check_gradients(self) -> None:
         """Refuses sparse gradients before anything is changed, where a dense one is needed."""
         for group in self.param_groups:
@@ -197,18 +207,23 @@ class RingOptimizer(Optimizer):
         if self._ring_rates:
             self._ring_rates.end_step()
 
-    def _split(self, group: Mapping[str, Any], lists: Sequence[list[Any]]) -> _Split:
-        """Parameters (the first of parallel lists) that have rings apart from those that have none."""
-        if not self._ring_rates:
+    def _split(
+        self,
+        group: Mapping[str, Any],
+        lists: Sequence[list[Any]],
+        most_entries: float = CACHE_ENTRIES,
+    ) -> _Split:
+        """Parameters (the first of parallel lists) whose rings matter apart from the others."""
+        if not self._ring_rates or not self._may_be_ringed(group):
             return _Split(list(lists), [])
-        ringed = [self._is_ringed(group, p) for p in lists[0]]
+        ringed = [self._is_ringed_now(group, p) for p in lists[0]]
         plain = [
             [v for v, is_ringed in zip(vs, ringed, strict=True) if not is_ringed] for vs in lists
         ]
         parts = []
         places: dict[int, int] = {id(p): i for i, p in enumerate(lists[0])}
         for parameters in buckets(
-            [p for p, is_ringed in zip(lists[0], ringed, strict=True) if is_ringed]
+            [p for p, is_ringed in zip(lists[0], ringed, strict=True) if is_ringed], most_entries
         ):
             chosen = [places[id(p)] for p in parameters]
             parts.append([[vs[i] for i in chosen] for vs in lists])

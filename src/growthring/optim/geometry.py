@@ -7,16 +7,17 @@ ring is max(ring of its row, ring of its place in the rest), so that
   one ring lie in runs: a handful of broadcasting operations instead of a mask per ring;
 - a sum over each ring is a table of block sums (rings of rows × rings of the rest), folded once.
 
-On the CPU runs are narrowed views, which costs one pass over the parameter; elsewhere products with
-0/1 matrices, which need few kernels, no host synchronisation and always add in the same order.
+On the CPU runs are narrowed views, which costs one pass over the parameter, and no piece is larger than the
+cache; elsewhere there are products with 0/1 matrices, which need few kernels, no host synchronisation and
+always add in the same order.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
@@ -24,7 +25,10 @@ from torch import Tensor
 # More runs in the rest than this, or shorter runs of rows, and the calls cost more than the passes over
 # memory that they save.
 MAX_RUNS = 40
-MIN_RUN_ENTRIES = 4096
+MIN_RUN_ENTRIES = 1 << 14
+# A step is several passes over memory: on a CPU, all of them over one portion of so many entries at a time. Smaller
+# ones cost more in calls than they save.
+PORTION_ENTRIES = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -78,7 +82,11 @@ class RingGeometry:
     Args:
         rings: the parameter's rings.
         parameter: the parameter, for its device, type and memory layout.
-        by_runs: use narrowed views; by default on the CPU where the layout allows it.
+        by_runs: use narrowed views; by default on the CPU where runs are long.
+
+    Attributes:
+        pieces: the parameter in pieces, one after the other: how many rows, and their place among the rings of
+            rows; a tensor, one place for each row, where they differ.
 
     >>> rings = ParameterRings("w", (torch.tensor([0, 0, 1]), torch.tensor([0, 1])), 2, adapts=True)
     >>> w = torch.tensor([[3.0, 1.0], [4.0, 1.0], [1.0, 1.0]])
@@ -103,24 +111,31 @@ class RingGeometry:
         self.num_rings, self.rows = rings.num_rings, len(rows)
         self.shape = tuple(real.shape)
         present, row_place = torch.unique(rows, return_inverse=True)
-        self.lengths, run_rings = _runs(rows)
+        lengths, run_rings = _runs(rows)
         self.rest_lengths, rest_rings = _runs(rest)
         place = {ring: i for i, ring in enumerate(present.tolist())}
-        self.run_places = [place[ring] for ring in run_rings]
-        rows, rest, present, self.row_place = (
+        rows, rest, present, row_place = (
             t.to(real.device) for t in (rows, rest, present, row_place)
         )
         self._rows, self._rest = rows, rest
         self.index = torch.maximum(present[:, None], rest[None, :])  # (rings of rows, rest)
-        is_long = real.numel() >= MIN_RUN_ENTRIES * len(run_rings)
-        can = real.device.type == "cpu" and real.is_contiguous() and is_long
-        self.by_runs = can if by_runs is None else by_runs and real.is_contiguous()
+        on_cpu = real.device.type == "cpu"
+        is_long = real.numel() >= MIN_RUN_ENTRIES * len(run_rings) or len(run_rings) == 1
+        most = (
+            max(PORTION_ENTRIES // len(rest), 1) if on_cpu and by_runs is not False else len(rows)
+        )
+        self.pieces: list[tuple[int, int | Tensor]] = []
+        if on_cpu and is_long if by_runs is None else by_runs:
+            for length, ring in zip(lengths, run_rings, strict=True):
+                self.pieces += [(n, place[ring]) for n in _cut(length, most)]
+        else:
+            self.pieces = [(len(part), part) for part in row_place.split(max(most, 1))]
         # In low precision a sum over millions of squares would stop growing.
         wide = real.dtype if real.dtype.itemsize >= 4 else torch.float32
         like = torch.empty(0, dtype=wide, device=real.device)
         self.dtype = wide
         self._row_hot = _one_hot(rows, self.num_rings, like)  # (rows, rings)
-        is_plain = real.device.type == "cpu" and real.is_contiguous()
+        is_plain = on_cpu and real.is_contiguous()
         self._sum_by_runs = is_plain and by_runs is not False and len(rest_rings) <= MAX_RUNS
         if self._sum_by_runs:
             columns = torch.tensor(rest_rings, device=real.device)
@@ -143,11 +158,12 @@ class RingGeometry:
         matrix = as_real(values).reshape(self.rows, len(self._rest))
         if self._sum_by_runs:
             parts = matrix.split(self.rest_lengths, dim=1)
-            norms = [torch.linalg.vector_norm(part, dim=1, dtype=self.dtype) for part in parts]
-            table = torch.stack(norms).square_()  # (runs, rows)
+            lines = [torch.linalg.vector_norm(part, dim=1, dtype=self.dtype) for part in parts]
+            table = torch.stack(lines).square_()  # (runs, rows)
         else:
             wide = matrix.to(self.dtype)
-            table = (wide * wide @ self._rest_hot).T  # (rings, rows)
+            # rows first: few rows times many columns is the faster product
+            return (self._row_hot.T @ (wide * wide) @ self._rest_hot).flatten() @ self._fold
         return (table @ self._row_hot).flatten() @ self._fold
 
     @cached_property
@@ -159,101 +175,43 @@ class RingGeometry:
         ]
         return [max(b - a, 1) for a, b in itertools.pairwise([0, *within])]
 
-    def parts(self, values: Tensor, is_target: bool = False) -> list[Tensor]:
-        """The runs of rows of a tensor; where there are no runs, the tensor itself.
-
-        Those of a target are views, or it is an error: what is written to a copy is lost.
-        """
+    def parts(self, values: Tensor) -> list[Tensor]:
+        """The pieces of a tensor of the parameter's shape: views, in whatever layout it is."""
         real = as_real(values)
-        if not self.by_runs:
-            return [real]
-        shape = (self.rows, len(self._rest))
-        matrix = real.view(shape) if is_target else real.reshape(shape)
-        return list(matrix.split(self.lengths))
+        return [real] if len(self.pieces) == 1 else list(real.split([n for n, _ in self.pieces]))
 
-    def spread(self, vectors: Tensor) -> list[Tensor]:
-        """Factors that broadcast over `parts`.
+    def spread(self, vectors: Tensor) -> list[Callable[[], Sequence[Tensor]]]:
+        """For each piece, what makes factors that broadcast over it, one for each of several numbers.
+
+        They are made when they are needed: where rows differ they are as large as the piece.
 
         Args:
-            vectors: (rings of rows, rest), a number for each entry of `index`.
+            vectors: (numbers, rings of rows, rest), for each entry of `index`.
         """
-        if self.by_runs:
-            lines = vectors.unbind()
-            return [lines[i] for i in self.run_places]
-        return [vectors.index_select(0, self.row_place).view(self.shape)]
+        count = len(vectors)
+        if not self.shape:
+            return [lambda: vectors.view(count).unbind()]
+        lines = vectors.view(count, -1, *self.shape[1:])
+        by_place: list[Sequence[Tensor]] = []
+        if any(isinstance(place, int) for _, place in self.pieces):
+            flat = lines.flatten(
+                0, 1
+            ).unbind()  # one call for all: a call costs as much as a short line
+            by_place = [flat[i :: lines.shape[1]] for i in range(lines.shape[1])]
+
+        def make(place: int | Tensor) -> Sequence[Tensor]:
+            if isinstance(place, int):
+                return by_place[place]
+            return lines.index_select(1, place).unbind()
+
+        return [partial(make, place) for _, place in self.pieces]
 
 
-class RingBatch:
-    """Parameters of one device and type, whose ring-wise operations run together.
+def _cut(length: int, most: int) -> list[int]:
+    """A length in nearly equal parts of at most `most`.
 
-    >>> rings = ParameterRings("w", (torch.tensor([0, 0, 1]),), 2, adapts=False)
-    >>> w = torch.zeros(3)
-    >>> batch = RingBatch([RingGeometry(rings, w)], w)
-    >>> batch.addcmul_([w], [torch.ones(3)], torch.tensor([[1.0, 5.0]]))
-    >>> w.tolist()
-    [-1.0, -1.0, -5.0]
+    >>> _cut(7, 3)
+    [3, 2, 2]
     """
-
-    def __init__(self, geometries: Sequence[RingGeometry], like: Tensor) -> None:
-        self.geometries = list(geometries)
-        self.dtype, self.real_dtype = self.geometries[0].dtype, as_real(like).dtype
-        self.device = like.device
-        num_rings = self.geometries[0].num_rings
-        shifted = [g.index.flatten() + i * num_rings for i, g in enumerate(self.geometries)]
-        self._index = torch.cat(shifted)
-        self._sizes = [len(index) for index in shifted]
-
-    @cached_property
-    def counts(self) -> Tensor:
-        """Number of entries of every ring, at least 1, (parameters, rings)."""
-        counts = [g.counts for g in self.geometries]
-        return torch.tensor(counts, dtype=self.dtype, device=self.device)
-
-    def squares(self, tensors: Sequence[Tensor]) -> Tensor:
-        """Sums of squares of every ring, (parameters, rings)."""
-        return torch.stack([g.squares(t) for g, t in zip(self.geometries, tensors, strict=True)])
-
-    def spread(self, table: Tensor) -> list[Tensor]:
-        """Numbers per parameter and ring, (parameters, rings), as factors for `parts`."""
-        flat = table.to(self.dtype).flatten().index_select(0, self._index)
-        factors: list[Tensor] = []
-        for g, vectors in zip(self.geometries, flat.split(self._sizes), strict=True):
-            factors += g.spread(vectors.view(g.index.shape))
-        return factors
-
-    def parts(self, tensors: Sequence[Tensor], is_target: bool = False) -> list[Tensor]:
-        """The pieces of all tensors that `spread` has factors for."""
-        pairs = zip(self.geometries, tensors, strict=True)
-        return [part for g, t in pairs for part in g.parts(t, is_target)]
-
-    def addcmul_(self, targets: Sequence[Tensor], updates: Sequence[Tensor], rates: Tensor) -> None:
-        """Target −= rate · update, with the rates of each parameter's rings, (parameters, rings)."""
-        goals, parts, factors = self.parts(targets, True), self.parts(updates), self.spread(rates)
-        if self.real_dtype == self.dtype:
-            torch._foreach_addcmul_(goals, parts, factors, value=-1)
-        else:  # a small rate is nothing in half precision, so the product is made in single
-            torch._foreach_sub_(goals, torch._foreach_mul(factors, parts))
-
-    def divide_by_(
-        self,
-        targets: Sequence[Tensor],
-        updates: Sequence[Tensor],
-        roots: Sequence[Tensor],
-        scales: Tensor,
-        offsets: Tensor,
-    ) -> None:
-        """Per ring, target −= update / (scale · root + offset)."""
-        goals, parts = self.parts(targets, True), self.parts(updates)
-        lower = torch._foreach_addcmul(self.spread(offsets), self.parts(roots), self.spread(scales))
-        if self.real_dtype == self.dtype:
-            torch._foreach_addcdiv_(goals, parts, lower, value=-1)
-        else:
-            torch._foreach_sub_(goals, torch._foreach_div(parts, lower))
-
-    def add_(self, targets: Sequence[Tensor], numbers: Tensor) -> None:
-        """Target += number, a number for each ring."""
-        torch._foreach_add_(self.parts(targets, True), self.spread(numbers))
-
-    def mul_(self, targets: Sequence[Tensor], numbers: Tensor) -> None:
-        """Target *= number, a number for each ring."""
-        torch._foreach_mul_(self.parts(targets, True), self.spread(numbers))
+    count = -(-length // most)
+    return [length // count + (i < length % count) for i in range(count)]

@@ -12,8 +12,9 @@ from torch.optim import Optimizer
 
 from growthring.core.wording import counted
 from growthring.errors import InputError
-from growthring.optim.geometry import ParameterRings, RingBatch, RingGeometry
+from growthring.optim.geometry import ParameterRings, RingGeometry
 from growthring.optim.options import option, scales_output
+from growthring.optim.ringbatch import RingBatch
 from growthring.optim.rules import apply_rule, new_ring_factors, own_schedule
 
 # A step is several passes over memory: on a CPU, all of them over one portion at a time.
@@ -79,6 +80,15 @@ class RingRates:
     def end_step(self) -> None:
         """Counts the step that ends."""
         self.steps += 1
+
+    def may_have_factors(self, group: Mapping[str, Any]) -> bool:
+        """Whether any option of the group makes rates differ from `lr`: one question for all of its parameters."""
+        return (
+            option(group, "rate_adaptation") is not None
+            or option(group, "ring_schedule") == "own"
+            or scales_output(group)
+            or self._favours_new(group)
+        )
 
     def has_factors(self, group: Mapping[str, Any], parameter: Tensor) -> bool:
         """Whether rates of this parameter differ from `lr`, or could."""
@@ -272,14 +282,16 @@ def _key(parameter: Tensor) -> tuple[Any, ...]:
     return (id(p), p.shape, p.dtype, p.device, p.is_contiguous())
 
 
-def buckets(parameters: Sequence[Tensor]) -> list[list[Tensor]]:
-    """Parameters by device and type, on the CPU in portions that its cache can hold."""
+def buckets(
+    parameters: Sequence[Tensor], most_entries: float = CACHE_ENTRIES
+) -> list[list[Tensor]]:
+    """Parameters by device and type, on the CPU at most so many entries together, or one parameter."""
     result: dict[tuple[Any, ...], list[Tensor]] = {}
     portion, size = 0, 0
     for p in parameters:
         if p.device.type == "cpu":
             size += p.numel()
-            if size > CACHE_ENTRIES:
+            if size > most_entries:
                 portion, size = portion + 1, p.numel()
         result.setdefault((p.device, p.dtype, portion), []).append(p)
     return list(result.values())
