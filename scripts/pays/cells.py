@@ -53,6 +53,7 @@ TIMES: dict[str, dict[str, Any]] = {
     "half the width until 70 %": {"start": 0.5, "grown_at": 0.7},
     "a quarter, then half, until 25 %": {"start": 0.25, "grown_at": 0.25},
     "a quarter, then half, until 50 %": {"start": 0.25, "grown_at": 0.5},
+    "a quarter, then half, until 70 %": {"start": 0.25, "grown_at": 0.7},
     "a quarter until 25 %": {"start": 0.25, "grown_at": 0.25, "plan": {"stages": 2}},
     "a quarter until 50 %": {"start": 0.25, "grown_at": 0.5, "plan": {"stages": 2}},
 }

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from growthring.train.advice import TELLING, Pilot, saving, share_closed
 from scripts.pays.advice import path_of, settings
 from scripts.pays.cells import (
     MAIN,
@@ -251,23 +252,26 @@ def advice_table(results: Results) -> list[str]:
         *("advice", "was it right?"),
     )
     for setting in settings():
-        path = path_of(setting, results.out)
-        grown = arm(results, setting, "grown")
+        path, grown = path_of(setting, results.out), arm(results, setting, "grown")
         if not path.exists() or not grown:
             continue
-        told, saved = json.loads(path.read_text()), []
-        saved = savings(results, setting, grown, share_of(results, setting))
+        share = share_of(results, setting)
+        saved = savings(results, setting, grown, share)
         if not saved:
             continue
-        flops, pays = told["flops_saving"], sum(saved) / len(saved) > 0
-        lengths = sorted({pilot["steps"] for pilot in told["pilots"]})
+        pilots = [Pilot(**pilot) for pilot in json.loads(path.read_text())["pilots"]]
+        closed_share, pays = share_closed(pilots), sum(saved) / len(saved) > 0
+        told = None if closed_share is None else saving(closed_share, share, share)
+        grows = told is not None and told.mean > told.error
+        is_open = told is not None and not grows and told.error > TELLING
         lines.append(
             row(
-                *(setting.task, setting.width, setting.steps, f"{lengths[0]}–{lengths[-1]} steps"),
-                f"{100 * flops['mean']:.0f} ± {100 * flops['error']:.0f}",
+                *(setting.task, setting.width, setting.steps),
+                " and ".join(f"{steps}" for steps in sorted({p.steps for p in pilots})) + " steps",
+                "no gap" if told is None else f"{100 * told.mean:.0f} ± {100 * told.error:.0f}",
                 percents(saved),
-                "grow" if told["grow"] else "full size",
-                "yes" if told["grow"] == pays else "**no**",
+                "grow" if grows else "cannot tell" if is_open else "full size",
+                "–" if is_open else "yes" if grows == pays else "**no**",
             )
         )
     return lines

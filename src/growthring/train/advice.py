@@ -18,7 +18,7 @@ from typing import Any
 
 from growthring.planning.plan import Plan
 
-_TELLING = 0.1  # an error of the saving beyond which "no" would only mean "not known"
+TELLING = 0.1  # an error of the saving beyond which "no" would only mean "not known"
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class Advice:
     @property
     def is_open(self) -> bool:
         """Whether the pilots differ too much among themselves to tell."""
-        return not self.grow and self.flops_saving.error > _TELLING
+        return not self.grow and self.flops_saving.error > TELLING
 
     @property
     def transfer(self) -> str:
@@ -185,16 +185,29 @@ def conclude(plan: Plan, pilots: Sequence[Pilot], cost: float) -> Advice:
         return Advice(plan, tuple(pilots), cost, None, nothing, nothing)
     share = plan.flops_share
     seconds = statistics.median(pilot.seconds_share for pilot in pilots)
-    steepness = -math.log(share) * closed.error  # of share^γ, relative to itself
-    kept, kept_seconds = share**closed.mean, seconds / share ** (1 - closed.mean)
     return Advice(
         plan,
         tuple(pilots),
         cost,
         closed,
-        Estimate(1 - kept, kept * steepness),
-        Estimate(1 - kept_seconds, kept_seconds * steepness),
+        saving(closed, share, share),
+        saving(closed, share, seconds),
     )
+
+
+def saving(closed: Estimate, share: float, cost: float) -> Estimate:
+    """What a grown run saves at equal loss: 1 − cost / share^(1 − γ).
+
+    Args:
+        closed: γ.
+        share: FLOPs of the grown run, as a share of full size.
+        cost: the same of what is saved, FLOPs or seconds.
+
+    >>> saving(Estimate(1.0, 0.0), 0.65, 0.65).mean, saving(Estimate(0.0, 0.0), 0.65, 0.65).mean
+    (0.35, 0.0)
+    """
+    kept = cost / share ** (1 - closed.mean)
+    return Estimate(1 - kept, kept * -math.log(share) * closed.error)
 
 
 def share_closed(pilots: Sequence[Pilot]) -> Estimate | None:
