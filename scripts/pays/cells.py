@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ RATES = (0.5, 1.0, 2.0, 4.0)  # of the task's own, tried for every arm
 CHOSEN = RATES[
     :3
 ]  # at the highest, some arm of the GPT diverges; what is left out there helps the rivals
+PAPER_RATES = (*RATES, 8.0)  # it divides the output layer's rate, and so bears higher ones
 PAPER = {"schedule": "cosine", "start": 0.25, "plan": {"preset": "paper"}, "options": {"rings": {}}}
 
 
@@ -145,9 +146,9 @@ class Results:
             raise LookupError(f"no share of {key} yet: run the cell first")
         return self.data
 
-    def tuned(self, run: Run) -> Run | None:
+    def tuned(self, run: Run, rates: Sequence[float] = CHOSEN) -> Run | None:
         """The run at the best of the rates tried, or None while these are missing."""
-        tried = [replace(run, lr=run.lr * rate, seed=0) for rate in CHOSEN]
+        tried = [replace(run, lr=run.lr * rate, seed=0) for rate in rates]
         losses = [(self.find(one) or {}).get("loss") for one in tried]
         if None in losses:
             return None
@@ -265,9 +266,9 @@ def over_map(setting: Setting, results: Results, seeds: int) -> Iterator[Run | N
 def paper(setting: Setting, results: Results, seeds: int) -> Iterator[Run | None]:
     """The paper's schedule, rates and variance transfer in nine stages under cosine, at its best rate."""
     arm = setting.run(**PAPER)
-    yield from (replace(arm, lr=arm.lr * rate) for rate in CHOSEN)
+    yield from (replace(arm, lr=arm.lr * rate) for rate in PAPER_RATES)
     for seed in range(seeds):
-        best = results.tuned(arm)
+        best = results.tuned(arm, PAPER_RATES)
         yield None if best is None else replace(best, seed=seed)
 
 

@@ -15,6 +15,7 @@ from scripts.pays.cells import (
     MAIN,
     MAP,
     PAPER,
+    PAPER_RATES,
     RATES,
     TIMES,
     VARIANTS,
@@ -89,7 +90,7 @@ def _others(results: Results, setting: Setting) -> dict[str, Run | None]:
         found[name] = variant(grown, VARIANTS[name])
     try:
         found["as many seconds"] = at_equal_seconds(setting, results)
-        found["grown as in the paper"] = results.tuned(setting.run(**PAPER))
+        found["grown as in the paper"] = results.tuned(setting.run(**PAPER), PAPER_RATES)
         widths = {name: results.tuned(run) for name, run in statics(setting, results).items()}
     except LookupError:  # not begun
         return found
