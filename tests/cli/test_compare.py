@@ -96,7 +96,7 @@ def test_two_processes_share_the_work(arguments, capsys, tmp_path):
         row["runs"][0].split("/")[0] != row["name"]
         for row in read_json(tmp_path / "out" / "results.json")["rows"]
     )
-    assert len(runs) == len(set(runs)) == 6 - shared
+    assert len(runs) == len(set(runs)) == 8 - shared
     assert out.count("\n") > 6
 
 
