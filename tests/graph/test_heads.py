@@ -60,6 +60,7 @@ def planned(model: nn.Module, **options: object) -> gr.Plan:
     return make_plan(model, randn(2, 5, 4), **options)
 
 
+@pytest.mark.each(3)
 @pytest.mark.parametrize("way", ["sdpa", "matmul", "einsum"])
 def test_whole_heads_grow_however_attention_is_written(way):
     model = Heads(way=way)
@@ -70,6 +71,7 @@ def test_whole_heads_grow_however_attention_is_written(way):
     check_contract(plan)
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize(
     ("heads", "stages", "expected"),
     [
@@ -86,6 +88,7 @@ def test_numbers_of_heads_that_cannot_follow_leave_it_to_the_head_size(heads, st
     assert factor(planned(model, stages=stages), model) == expected
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize(
     ("heads", "options", "expected"),
     [

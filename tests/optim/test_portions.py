@@ -17,6 +17,7 @@ from tests.optim.test_updates import error_after_five_growths
 FAST = {"lr": 0.01, "betas": (0.5, 0.6), "rate_adaptation": None}
 
 
+@pytest.mark.each(3)
 @pytest.mark.parametrize("shortest_run", [1, 1 << 14])
 @pytest.mark.parametrize("case", ["adam decay", "adam amsgrad", "adamw", "sgd momentum", "avagrad"])
 @pytest.mark.parametrize("net", ["residual", "attention"])

@@ -29,7 +29,7 @@ def data(count=30):
 
 
 def advised(model=None, **options):
-    options = {"total_steps": 3000, "share": 0.2, "batches": data(), **options}
+    options = {"total_steps": 1500, "share": 0.2, "batches": data(), **options}
     return gr.advise(
         model or net(),
         X,
@@ -47,7 +47,7 @@ def test_pilots_of_two_lengths_within_their_share():
     assert all(
         math.isfinite(p.full + p.rival + p.grown) and p.seconds_share > 0 for p in advice.pilots
     )
-    assert advice.plan.total_steps == 3000
+    assert advice.plan.total_steps == 1500
     json.dumps(advice.as_dict(), allow_nan=False)
     assert str(advice).count(" steps ") >= 4 and ("Grow:" in str(advice)) == advice.grow
 
@@ -56,7 +56,7 @@ def test_the_same_each_time_and_nothing_is_touched():
     model = net()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     state = torch.get_rng_state()
-    first, second = (advised(model, seeds=1) for _ in range(2))
+    first, second = (advised(model, seeds=1, total_steps=750) for _ in range(2))
     assert torch.equal(torch.get_rng_state(), state) and model.training
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     for a, b in zip(first.pilots, second.pilots, strict=True):
@@ -65,7 +65,7 @@ def test_the_same_each_time_and_nothing_is_touched():
 
 def test_held_out_batches_are_what_a_pilot_is_judged_by():
     constant = [(torch.zeros(8, 4), torch.full((8, 1), 100.0))]
-    advice = advised(held_out=constant, seeds=1)
+    advice = advised(held_out=constant, seeds=1, total_steps=750)
     assert all(pilot.full > 1000 for pilot in advice.pilots)
 
 
@@ -147,7 +147,7 @@ def test_pilots_that_cannot_tell_say_so():
 
 
 def test_gradients_are_clipped_as_in_the_run():
-    free, clipped = (advised(seeds=1, clip_norm=norm) for norm in (None, 1e-6))
+    free, clipped = (advised(seeds=1, total_steps=750, clip_norm=norm) for norm in (None, 1e-6))
     assert all(a.full != b.full for a, b in zip(free.pilots, clipped.pilots, strict=True))
 
 
