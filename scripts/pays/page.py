@@ -132,7 +132,7 @@ def gaps(results: Results) -> Gaps:
             }
             if (full := Seeds(base, results)) and any(grown.values()):
                 found.setdefault(task, {})[schedule] = (full, grown)
-    return found
+    return {task: by_schedule for task, by_schedule in found.items() if len(by_schedule) > 1}
 
 
 def map_table(results: Results) -> list[str]:
