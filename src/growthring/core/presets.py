@@ -1,6 +1,6 @@
 """Presets: the defaults of every option that our results or the paper decide, in one place.
 
-"default" is what did best in our own trials: docs/rates.md for rates and state, docs/comparing.md for schedules.
+"default" is what did best in our own trials (docs/when-it-pays.md; docs/rates.md for SGD's rates and state).
 "paper" is the paper's setting. `gr.plan(..., preset="paper")` chooses one for the plan, for the Grower and for the
 optimizers that it is told of; an option that is given always wins.
 """
