@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import math
 from typing import Literal
 
 from growthring.core.axes import Product, Ref, products, refs
@@ -16,7 +16,6 @@ Heads = Literal["auto", "size", "count"]
 # The inner factor, the outer one, the number of heads where that can follow the stages, or the larger factor.
 FactorRule = Literal["size", "count", "whole", "larger"]
 _FEWEST_HEADS = 4  # two is the least width, so two heads cannot be halved
-_NEAR = 1.25  # how much wider than asked for whole heads may make the widths that go with them
 
 
 def factor_rule(heads: Heads, preset: str = "default") -> FactorRule:
@@ -74,14 +73,16 @@ class Choice:
         return bool(coarse)
 
     def _follows(self, steps: Steps, full: dict[int, int], stages: Stages) -> bool:
-        """Whether whole heads give every stage nearly the width that it asks for."""
+        """Whether whole heads give every stage just the width that it asks for.
+
+        Else they would shrink less than the widths beside them, and code and configs that divide a hidden size by
+        the number of heads (transformers' BERT) could not describe the model between two growths.
+        """
         one = steps.groups[0]
-        row = [steps.widths(full, fraction)[one] for fraction in stages.fractions]
-        if set(steps.groups) <= self._chosen_heads:  # other widths take the steps that heads cannot
-            return len(row) == 1 or row[-2] < row[-1]
-        wanted = [_NEAR * fraction * full[one] for fraction in stages.fractions]
-        is_near = all(width <= most for width, most in zip(row, wanted, strict=True))
-        return is_near and all(a < b for a, b in itertools.pairwise(row))
+        return all(
+            math.isclose(steps.widths(full, fraction)[one], fraction * full[one])
+            for fraction in stages.fractions
+        )
 
     def _whole_heads(self) -> set[int]:
         """Numbers of heads that may grow in pairs of heads."""
