@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from growthring.train.advice import TELLING, Pilot, saving, share_closed
+from growthring.train.advice import Pilot, saving, share_closed
 from scripts.pays.advice import path_of, settings
 from scripts.pays.cells import (
     MAIN,
@@ -263,8 +263,7 @@ def advice_table(results: Results) -> list[str]:
         pilots = [Pilot(**pilot) for pilot in json.loads(path.read_text())["pilots"]]
         closed_share, pays = share_closed(pilots), sum(saved) / len(saved) > 0
         told = None if closed_share is None else saving(closed_share, share, share)
-        grows = told is not None and told.mean > told.error
-        is_open = told is not None and not grows and told.error > TELLING
+        grows, is_open = told is not None and told.is_gain, told is not None and told.is_open
         lines.append(
             row(
                 *(setting.task, setting.width, setting.steps),

@@ -18,7 +18,7 @@ from typing import Any
 
 from growthring.planning.plan import Plan
 
-TELLING = 0.1  # an error of the saving beyond which "no" would only mean "not known"
+_TELLING = 0.1  # an error of the saving beyond which "no" would only mean "not known"
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,16 @@ class Estimate:
         """
         return {"mean": self.mean, "error": self.error if math.isfinite(self.error) else None}
 
+    @property
+    def is_gain(self) -> bool:
+        """Whether it is above 0 by more than its error."""
+        return self.mean > self.error
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is no gain, but so uncertain that it may be one."""
+        return not self.is_gain and self.error > _TELLING
+
     def percent(self) -> str:
         """As a percentage.
 
@@ -98,12 +108,12 @@ class Advice:
     @property
     def grow(self) -> bool:
         """Whether growing is expected to save FLOPs, by more than the error."""
-        return self.flops_saving.mean > self.flops_saving.error
+        return self.flops_saving.is_gain
 
     @property
     def is_open(self) -> bool:
         """Whether the pilots differ too much among themselves to tell."""
-        return not self.grow and self.flops_saving.error > TELLING
+        return self.flops_saving.is_open
 
     @property
     def transfer(self) -> str:
