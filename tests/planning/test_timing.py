@@ -238,6 +238,6 @@ def test_a_stage_that_fails_is_named():
 
 def test_the_processors_time_counts_where_one_thread_works(monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
-    assert timing._clock(mlp()) is timing.time.process_time
+    assert timing.clock_of(mlp()) is timing.time.process_time
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    assert timing._clock(mlp()) is timing.time.perf_counter
+    assert timing.clock_of(mlp()) is timing.time.perf_counter

@@ -111,7 +111,7 @@ def seconds_of_stages(
                     f"a training step of stage {number} with a batch of {size} fails ({error}), so it cannot be "
                     "measured."
                 ) from error
-        return in_turns(steps, repeats, _clock(stages[-1][0]))
+        return in_turns(steps, repeats, clock_of(stages[-1][0]))
 
 
 def in_turns(
@@ -156,8 +156,8 @@ def turns(
     return times
 
 
-def _clock(model: nn.Module) -> Callable[[], float]:
-    """With one thread on a CPU the processor's time, to which other work on the machine does not add."""
+def clock_of(model: nn.Module) -> Callable[[], float]:
+    """What to time a model's steps by: with one thread on a CPU the processor, as other work does not add to it."""
     is_alone = torch.get_num_threads() == 1 and all(
         p.device.type == "cpu" for p in model.parameters()
     )

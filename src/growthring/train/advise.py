@@ -8,7 +8,6 @@ import itertools
 import math
 import operator
 import statistics
-import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -25,6 +24,7 @@ from growthring.planning.options import PlanOptions
 from growthring.planning.plan import Plan
 from growthring.planning.planner import plan
 from growthring.planning.schedule import is_number
+from growthring.planning.timing import clock_of
 from growthring.train.advice import Advice, Pilot, conclude
 from growthring.train.lr_schedules import lr_schedule
 from growthring.train.measure import apply
@@ -169,6 +169,7 @@ class _Trial:
         self._model, self._batches, self._loss = model, batches, loss
         self._optimizer, self._schedule, self._clip_norm = optimizer, schedule, clip_norm
         self._device = next((p.device for p in model.parameters()), torch.device("cpu"))
+        self._clock = clock_of(model)
         source = batches if held_out is None else held_out
         self._held_out = list(itertools.islice(source, _HELD_OUT))
         if not self._held_out:
@@ -203,11 +204,10 @@ class _Trial:
             return self._judge(model), [statistics.median(times) for times in taken]
 
     def _now(self) -> float:
-        """Seconds of the processor where it does the work, else of the clock."""
-        if self._device.type == "cpu":
-            return time.process_time()
-        torch.accelerator.synchronize(self._device)
-        return time.perf_counter()
+        """Seconds, once all work so far is done."""
+        if self._device.type != "cpu":
+            torch.accelerator.synchronize(self._device)
+        return self._clock()
 
     @torch.no_grad()
     def _judge(self, model: nn.Module) -> float:
