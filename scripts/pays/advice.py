@@ -56,7 +56,7 @@ def path_of(setting: Setting, out: Path) -> Path:
 
 
 def ask(setting: Setting, lr: float, root: Path) -> dict[str, Any]:
-    """What `gr.advise` says about one doubling at half of the run."""
+    """What `gr.advise` says about one doubling at the time of the setting."""
     task = TASKS[setting.task](root)
     model = task.build(setting.width, torch.Generator().manual_seed(0))
     advice = gr.advise(
@@ -72,7 +72,7 @@ def ask(setting: Setting, lr: float, root: Path) -> dict[str, Any]:
         warmup=task.warmup,
         clip_norm=1.0,
         start=0.5,
-        grown_at=0.5,
+        grown_at=setting.grown_at,
         batch_size=task.batch_size,
     )
     told = advice.as_dict()

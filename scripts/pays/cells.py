@@ -52,6 +52,7 @@ TIMES: dict[str, dict[str, Any]] = {
     "half the width until 25 %": {"start": 0.5, "grown_at": 0.25},
     "half the width until 50 %": {"start": 0.5, "grown_at": 0.5},
     "half the width until 70 %": {"start": 0.5, "grown_at": 0.7},
+    "half the width until 80 %": {"start": 0.5, "grown_at": 0.8},
     "a quarter, then half, until 25 %": {"start": 0.25, "grown_at": 0.25},
     "a quarter, then half, until 50 %": {"start": 0.25, "grown_at": 0.5},
     "a quarter, then half, until 70 %": {"start": 0.25, "grown_at": 0.7},
@@ -60,18 +61,28 @@ TIMES: dict[str, dict[str, Any]] = {
 }
 
 
+HALF, LATE = 0.5, 0.7  # shares of the run at which the full size is reached
+
+
 @dataclass(frozen=True)
 class Setting:
-    """A task with a full width and a length, of which every arm is a change."""
+    """A task with a full width, a length and a time of growth, of which every arm is a change."""
 
     task: str
     width: int
     steps: int
     lr: float
+    grown_at: float = LATE
 
     def run(self, **changes: Any) -> Run:
         """A run at full size, with changes."""
         return replace(Run(self.task, self.width, self.steps, self.lr), **changes)
+
+    def grown(self) -> Run:
+        """One doubling. The heads of GPTs grow by number; in the first runs, which grew at half, by size."""
+        by_number = self.task == "gpt" and self.grown_at == LATE
+        plan = VARIANTS["grown, heads by number"]["plan"] if by_number else {}
+        return self.run(start=0.5, grown_at=self.grown_at, plan=plan)
 
 
 MAIN = {
@@ -82,13 +93,16 @@ MAIN = {
     "mlp": Setting("mlp", 128, 2000, 0.05),
 }
 
+# The same, grown at half of the run.
+AT_HALF = {task: replace(setting, grown_at=HALF) for task, setting in MAIN.items()}
+
 # Other widths and lengths.
 MAP = {
-    "gpt": [(64, 300), (128, 500), (32, 1000), (64, 3000)],
-    "resnet": [(64, 500), (16, 1000), (32, 300)],
+    "gpt": [(64, 300), (128, 500), (64, 3000)],
+    "resnet": [(64, 500), (16, 1000)],
     "resnet100": [],
     "vgg": [(64, 500)],
-    "mlp": [(256, 2000), (64, 2000), (128, 500), (128, 6000)],
+    "mlp": [(256, 2000), (64, 2000), (128, 500)],
 }
 UNTUNED = {("gpt", 64, 3000)}  # too long to try rates anew: those of the main setting
 
@@ -128,10 +142,10 @@ class Results:
             return None
         if run.start == 1:
             return run.steps / setting.steps if not run.batch else None
-        if (run.start, run.grown_at) != (0.5, 0.5):
+        if run.start != 0.5:
             return None
         seed = own["seed, heads by number" if run.plan.get("heads") == "count" else "seed"]
-        return (seed + own["full"]) / 2 / own["full"]
+        return 1 - run.grown_at * (1 - seed / own["full"])
 
     def _known(self, name: str, key: str, count: Callable[[], float]) -> float:
         path = self.out / f"{name}.json"
@@ -162,7 +176,7 @@ class Results:
         arm = arms_of(setting, self)[name]
         if (setting.task, setting.width, setting.steps) not in UNTUNED:
             return self.tuned(arm)
-        main = self.best(MAIN[setting.task], name)
+        main = self.best(replace(MAIN[setting.task], grown_at=setting.grown_at), name)
         return None if main is None else replace(arm, lr=main.lr)
 
 
@@ -171,7 +185,7 @@ Arms = dict[str, Run]
 
 def arms_of(setting: Setting, results: Results) -> Arms:
     """Grown, and what it has to beat: full size for all steps, and at its cost."""
-    grown = setting.run(start=0.5, grown_at=0.5)
+    grown = setting.grown()
     steps = math.ceil(results.share(grown) * setting.steps)  # in the rival's favour
     return {
         "full": setting.run(),
@@ -198,6 +212,7 @@ def main(setting: Setting, results: Results, seeds: int) -> Iterator[Run | None]
 
 def parts(setting: Setting, results: Results, seeds: int) -> Iterator[Run | None]:
     """The grown arm with its parts changed one by one, and the rival with smaller batches."""
+    setting = AT_HALF[setting.task]
     grown = results.best(setting, "grown")
     rival = results.best(setting, "fewer steps, wsd")
     for seed in range(seeds):
@@ -234,6 +249,7 @@ def smaller_batch(full: Run, setting: Setting, seed: int) -> Run:
 
 def times(setting: Setting, results: Results, seeds: int) -> Iterator[Run | None]:
     """From which width, and until when."""
+    setting = AT_HALF[setting.task]
     grown = results.best(setting, "grown")
     for seed in range(seeds):
         for changes in TIMES.values():
@@ -285,14 +301,8 @@ def statics(setting: Setting, results: Results) -> Arms:
 
 
 def at_equal_seconds(setting: Setting, results: Results) -> Run | None:
-    """Full size for the seconds of the grown run, by the schedule and rate that are best at its FLOPs.
-
-    A GPT's seconds are those with heads that grow by number, which is the default.
-    """
-    grown = results.best(setting, "grown")
-    if grown is not None and setting.task == "gpt":
-        grown = variant(grown, VARIANTS["grown, heads by number"])
-    share = None if grown is None else results.seconds_share(grown, setting)
+    """Full size for the seconds of the grown run, by the schedule and rate that are best at its FLOPs."""
+    share = results.seconds_share(setting.grown(), setting)
     rivals = [results.best(setting, name) for name in ("fewer steps, wsd", "fewer steps, linear")]
     losses = [None if run is None else results.find(run) for run in rivals]
     if share is None or None in losses:

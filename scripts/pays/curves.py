@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from scripts.pays.cells import MAIN, MAP, Results, Setting, arms_of
+from scripts.pays.cells import HALF, LATE, MAIN, MAP, Results, Setting, arms_of
 from scripts.pays.run import Run
 
 RIVALS = ("fewer steps, wsd", "fewer steps, linear")
@@ -83,10 +83,12 @@ def better_rival(results: Results, setting: Setting) -> Seeds:
 
 def full_curve(results: Results, setting: Setting, seed: int) -> list[tuple[int, float]]:
     """(steps, loss) of full-size runs of one seed, of all lengths that were run at this width."""
-    lengths = {setting.steps} | {n for width, n in MAP[setting.task] if width == setting.width}
+    main = MAIN[setting.task]
+    sizes = [(main.width, main.steps), *MAP[setting.task]]
+    lengths = [steps for width, steps in sizes if width == setting.width]
     points = {}
-    for steps in lengths:
-        other = replace(setting, steps=steps)
+    for steps, grown_at in itertools.product(lengths, (HALF, LATE)):
+        other = replace(setting, steps=steps, grown_at=grown_at)
         for seeds in (arm(results, other, "full"), better_rival(results, other)):
             if seeds.run is not None and seed in seeds.results:
                 points[seeds.run.steps] = seeds[seed]
