@@ -45,9 +45,11 @@ PRESETS: dict[str, Preset] = {
     "default": Preset(
         plan={
             "stages": None,  # doublings
+            "start": None,  # half, see PlanOptions.seed_share
             "growth": None,
             "epochs": None,
             "schedule": "ramp",
+            "grown_at": 0.7,  # docs/when-it-pays.md, From which width, and until when
         },
         rings={
             "rate_adaptation": None,
@@ -65,7 +67,14 @@ PRESETS: dict[str, Preset] = {
         heads="whole",  # thin heads are slow: docs/benchmarks.md, Stages
     ),
     "paper": Preset(
-        plan={"stages": 9, "growth": 0.2, "epochs": 160, "schedule": "published"},
+        plan={
+            "stages": 9,
+            "start": 0.25,
+            "growth": 0.2,
+            "epochs": 160,
+            "schedule": "published",
+            "grown_at": 0.5,  # of other schedules than the paper's
+        },
         rings={
             "rate_adaptation": "norm",
             "output_rate": False,  # SGD alone divides by C_0 (Table 1)

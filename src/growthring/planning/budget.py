@@ -64,7 +64,7 @@ def within_budget(
             break
     if best is None:
         raise PlanError(
-            f"budget={budget!r}: no schedule of {plan.num_stages} stages from {options.start} of the width is "
+            f"budget={budget!r}: no schedule of {plan.num_stages} stages from {options.seed_share} of the width is "
             f"that cheap; the cheapest takes {lowest:.1%}.{_floor(tried, options)} Choose a smaller start or a "
             "larger budget."
         )

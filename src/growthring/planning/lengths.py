@@ -23,7 +23,7 @@ from growthring.planning.schedule import (
 )
 
 _TRIED = [i / 100 for i in range(2, 91)]  # values of grown_at that a budget may choose
-_LATE = 0.6  # a last growth after this share of the training is worth a word
+_LATE = 0.8  # a last growth after this share of the training is worth a word
 
 
 Unit = Literal["epochs", "steps"]
@@ -84,12 +84,12 @@ def fractions_of(options: PlanOptions) -> list[float]:
     Raises:
         PlanError: the run has no room for a growth.
 
-    >>> fractions_of(PlanOptions()), fractions_of(PlanOptions(epochs=3))
-    ([0.25, 0.5, 1.0], [0.5, 1.0])
+    >>> fractions_of(PlanOptions()), fractions_of(PlanOptions(start=0.25, epochs=3))
+    ([0.5, 1.0], [0.5, 1.0])
     """
     if options.asked_stages is not None:
         return _fractions(options.asked_stages, options)
-    fractions = _fractions(doublings(options.start, options.growth), options)
+    fractions = _fractions(doublings(options.seed_share, options.growth), options)
     total, unit = _total(options)
     if total is None or options.schedule not in ON_A_LINE:
         return fractions
@@ -116,10 +116,10 @@ def lengths_of(options: PlanOptions, fractions: Sequence[float]) -> Lengths:
     Raises:
         PlanError: the run does not reach for the stages.
 
-    >>> lengths_of(PlanOptions(epochs=20), [0.25, 0.5, 1.0]).epochs
+    >>> lengths_of(PlanOptions(epochs=20, grown_at=0.5), [0.25, 0.5, 1.0]).epochs
     (2, 8, 10)
     >>> lengths_of(PlanOptions(total_steps=1000), [0.5, 1.0]).steps
-    (500, 500)
+    (700, 300)
     """
     total, unit = _total(options)
     if options.epochs is not None and not isinstance(options.epochs, int):
@@ -168,12 +168,12 @@ def length_notes(lengths: Lengths, options: PlanOptions, fractions: Sequence[flo
     """What the run's length did to the stages, in words."""
     notes = []
     if options.asked_stages is None:
-        wanted, room = doublings(options.start, options.growth), fractions_of(options)
+        wanted, room = doublings(options.seed_share, options.growth), fractions_of(options)
         total, unit = _total(options)
         if total is not None and len(room) < wanted:
             notes.append(
                 f"{Length(total, unit)} have room for {len(room)} stages instead of {wanted}, so the seed has "
-                f"{room[0]:.0%} of the width instead of {options.start:.0%}."
+                f"{room[0]:.0%} of the width instead of {options.seed_share:.0%}."
             )
         idle = len(room) - len(fractions)
         if idle:
@@ -196,7 +196,7 @@ def length_notes(lengths: Lengths, options: PlanOptions, fractions: Sequence[flo
 
 
 def _fractions(stages: int, options: PlanOptions) -> list[float]:
-    return width_fractions(stages, options.start, options.growth, options.schedule)
+    return width_fractions(stages, options.seed_share, options.growth, options.schedule)
 
 
 def _total(options: PlanOptions) -> tuple[int | None, Unit]:

@@ -35,7 +35,8 @@ Widths = Mapping[str, Sequence[int]] | Sequence[tuple[str, Sequence[int]]]
 
 # What a field's metadata says. "bounds": the numbers that a recipe may give; others are beyond use, and would be
 # allocated for. "later": the option came after runs had been stored, and is stored only where it is not the
-# default, so that the settings of a run are the same before and after. Every new option is one of these.
+# default, so that the settings of a run are the same before and after. Every new option is one of these. "absent":
+# what runs without the option were trained with, where the default is another one now.
 LATER = {"later": True}
 
 
@@ -59,7 +60,8 @@ class PlanOptions:
         preset: "default", or "paper" for the paper's schedule, rates and variance transfer, see
             `growthring.core.presets`.
         stages: number of stages, the seed's included; None takes doublings, as many as the run has room for.
-        start: share of the full width at stage 0.
+        start: share of the full width at stage 0; None takes half of it, or a quarter where more than two stages are
+            asked for.
         growth: growth rate of widths per stage (paper's p_c); None grows evenly to the full width.
         epochs: of the whole training, or a list over stages (in a recipe a number).
         total_steps: optimizer steps of the whole training, instead of epochs: growth then need not wait for the end
@@ -104,7 +106,7 @@ class PlanOptions:
     """
 
     stages: int | None = field(default=UNSET, metadata={"bounds": (1, 1_000)})
-    start: float = 0.25
+    start: float | None = UNSET
     growth: float | None = UNSET
     epochs: int | Sequence[int] | None = field(default=UNSET, metadata={"bounds": (1, 10**9)})
     first_epochs: int | None = field(default=None, metadata={"bounds": (1, 10**9)})
@@ -126,7 +128,7 @@ class PlanOptions:
     preset: PresetName = "default"
     total_steps: int | None = field(default=None, metadata={**LATER, "bounds": (1, 10**15)})
     steps_per_epoch: int | None = field(default=None, metadata={**LATER, "bounds": (1, 10**12)})
-    grown_at: float = field(default=0.5, metadata=LATER)
+    grown_at: float = field(default=UNSET, metadata={**LATER, "absent": 0.5})
     growth_at: tuple[float, ...] | None = field(default=None, metadata=LATER)
 
     def __post_init__(self) -> None:
@@ -138,7 +140,8 @@ class PlanOptions:
         if self.stages is not None:
             check_stages(self.stages)
         check_schedule(self.schedule)
-        check_start(self.start)
+        if self.start is not None:
+            check_start(self.start)
         if self.growth is not None:
             check_rate("growth", self.growth)
         self._check_lengths()
@@ -207,6 +210,17 @@ class PlanOptions:
         lists = [self.epochs, self.batch_size, *(widths for _, widths in self.width_pairs)]
         listed = next((len(one) for one in lists if isinstance(one, Sequence)), None)
         return listed if self.stages is None else self.stages
+
+    @property
+    def seed_share(self) -> float:
+        """Of the full width at stage 0: `start`, or what follows from the number of stages.
+
+        >>> PlanOptions().seed_share, PlanOptions(stages=4).seed_share, PlanOptions(start=0.1).seed_share
+        (0.5, 0.25, 0.1)
+        """
+        if self.start is not None:
+            return self.start
+        return 0.5 if (self.asked_stages or 2) == 2 else 0.25
 
     @property
     def width_pairs(self) -> tuple[tuple[str, tuple[int, ...]], ...]:

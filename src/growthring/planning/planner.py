@@ -147,7 +147,7 @@ def _notes(plan: Plan, options: PlanOptions, explicit: Collection[str]) -> list[
     unused = [n for n, _ in plan.model.named_parameters() if n not in groups.specs]
     return [
         *groups.notes,
-        *step_notes(groups, first, options.round_to, options.start, explicit),
+        *step_notes(groups, first, options.round_to, options.seed_share, explicit),
         *unused_notes(unused),
         *idle_notes(plan.stage_widths),
     ]

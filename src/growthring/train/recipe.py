@@ -214,7 +214,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     fields = {f.name: f for f in dataclasses.fields(Recipe)} | OPTIONS
     old, new = ({"preset": "paper", **one} for one in (old, new))  # the only one there was
     keys = dict.fromkeys([*old, *new])
-    known = {key: _default(fields[key]) for key in keys if key in fields} | {"epochs": None}
+    known = {key: _absent(fields[key]) for key in keys if key in fields} | {"epochs": None}
     pairs = {key: ({**known, **old}.get(key), {**known, **new}.get(key)) for key in keys}
     return [f"{key}: {a!r} -> {b!r}" for key, (a, b) in pairs.items() if a != b]
 
@@ -273,11 +273,16 @@ def _default(one: dataclasses.Field[Any]) -> Any:
     return None if one.default is dataclasses.MISSING else one.default
 
 
+def _absent(one: dataclasses.Field[Any]) -> Any:
+    """What a stored run that does not have the setting was trained with."""
+    return one.metadata.get("absent", _default(one))
+
+
 def _is_stored(key: str, value: Any) -> bool:
     if key == "preset":  # runs were stored before there were two
         return bool(value != "paper")
     one = ({f.name: f for f in dataclasses.fields(Recipe)} | OPTIONS)[key]
-    return not (one.metadata.get("later", False) and value == one.default)
+    return not (one.metadata.get("later", False) and value == _absent(one))
 
 
 def _described(value: Any) -> Any:
