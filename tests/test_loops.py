@@ -30,9 +30,9 @@ def test_a_loop_runs_and_ends_with_the_plain_model(kind, tmp_path, monkeypatch, 
     with warnings.catch_warnings():
         warnings.simplefilter("error", gr.GrowthWarning)
         names = execute(LOOPS[kind], {"__name__": f"loops_{kind}"})
-    assert capsys.readouterr().out.count("grew: ") == 2
+    assert capsys.readouterr().out.count("grew: ") == 1
     plan, fresh, model = names["plan"], names["fresh"].eval(), names["model"].eval()
-    assert plan.flops_share < 0.75, "it pays"
+    assert plan.flops_share < 0.7, "it pays"
     key = "ema" if kind == "MLP" else "model"
     (saved,) = tmp_path.glob("*.pt")
     shapes = {name: tuple(t.shape) for name, t in torch.load(saved)[key].items()}

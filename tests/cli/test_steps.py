@@ -44,7 +44,7 @@ def test_train_report_export_and_eval(trained, capsys, tmp_path):
     )
     assert status == 0 and "demo, grown" in out and "-  " not in out.splitlines()[1]
     text = (tmp_path / "a.html").read_text()
-    assert "over steps" in text and "over epochs" not in text and "3 stages in 12 steps" in text
+    assert "over steps" in text and "over epochs" not in text and "2 stages in 12 steps" in text
     status, _, _ = run(capsys, "export", trained / "grown", tmp_path / "a.safetensors")
     assert status == 0
     status, out, _ = run(capsys, "eval", tmp_path / "a.safetensors", "--json")

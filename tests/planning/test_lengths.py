@@ -35,16 +35,23 @@ def planned(**options) -> gr.Plan:
 @pytest.mark.parametrize(
     ("options", "widths", "lengths"),
     [
-        ({"epochs": 8}, [16, 32, 64], (1, 3, 4)),
-        ({"epochs": 20, "stages": 3}, [16, 32, 64], (2, 8, 10)),
-        ({"epochs": 4}, [32, 64], (2, 2)),
-        ({"epochs": 3}, [32, 64], (1, 2)),
+        ({"epochs": 8}, [32, 64], (6, 2)),
+        ({"epochs": 20}, [32, 64], (14, 6)),
+        ({"epochs": 20, "stages": 3}, [16, 32, 64], (3, 11, 6)),
+        ({"epochs": 20, "stages": 4}, [16, 26, 40, 64], (2, 4, 8, 6)),
+        ({"epochs": 4}, [32, 64], (3, 1)),
+        ({"epochs": 3}, [32, 64], (2, 1)),
         ({"epochs": 2}, [32, 64], (1, 1)),
-        ({"epochs": 30, "grown_at": 0.8}, [16, 32, 64], (5, 19, 6)),
+        ({"epochs": 8, "start": 0.25, "grown_at": 0.5}, [16, 32, 64], (1, 3, 4)),
+        ({"epochs": 30, "start": 0.25, "grown_at": 0.8}, [16, 32, 64], (5, 19, 6)),
         ({"epochs": [1, 2, 3, 4]}, [16, 26, 40, 64], (1, 2, 3, 4)),
-        ({"epochs": 10, "start": 0.5}, [32, 64], (5, 5)),
-        ({"epochs": 100, "start": 0.1}, [6, 12, 20, 36, 64], (3, 8, 14, 25, 50)),
-        ({"epochs": 9, "widths": {"0": [8, 24, 64]}}, [8, 24, 64], (1, 3, 5)),
+        ({"epochs": 10, "start": 0.5, "grown_at": 0.5}, [32, 64], (5, 5)),
+        (
+            {"epochs": 100, "start": 0.1, "grown_at": 0.5},
+            [6, 12, 20, 36, 64],
+            (3, 8, 14, 25, 50),
+        ),
+        ({"epochs": 9, "widths": {"0": [8, 24, 64]}}, [8, 24, 64], (1, 5, 3)),
         ({"epochs": 9, "stages": 1}, [64], (9,)),
     ],
 )
@@ -58,16 +65,17 @@ def test_epochs(options, widths, lengths):
 @pytest.mark.parametrize(
     ("options", "steps"),
     [
-        ({"total_steps": 1000}, (113, 387, 500)),
-        ({"total_steps": 10}, (1, 4, 5)),
+        ({"total_steps": 1000}, (700, 300)),
+        ({"total_steps": 1000, "start": 0.25, "grown_at": 0.5}, (113, 387, 500)),
+        ({"total_steps": 10}, (7, 3)),
         ({"total_steps": 2}, (1, 1)),
         ({"total_steps": 9, "stages": 9}, (1,) * 9),
         ({"total_steps": 1000, "preset": "paper", "stages": 3, "growth": None}, (50, 60, 890)),
         ({"total_steps": 90, "schedule": "linear", "stages": 3}, (30, 30, 30)),
-        ({"epochs": 8, "steps_per_epoch": 10}, (10, 30, 40)),
+        ({"epochs": 8, "steps_per_epoch": 10}, (60, 20)),
         (
             {"epochs": 8, "steps_per_epoch": 10, "batch_size": 10, "batch_growth": 0.5},
-            (5, 21, 40),
+            (42, 20),
         ),
     ],
 )
@@ -79,9 +87,9 @@ def test_steps(options, steps):
 def test_without_a_length_there_are_shares():
     plan = planned()
     assert plan.epochs == plan.stage_steps == ()
-    assert plan.shares == pytest.approx([0.113, 0.387, 0.5], abs=1e-3)
+    assert plan.shares == pytest.approx([0.7, 0.3])
     text = str(plan)
-    assert "share of training" in text and "11%" in text and "of fixed-size training." in text
+    assert "share of training" in text and "70%" in text and "of fixed-size training." in text
     fixed = [f.flops for f in plan.footprints]
     spent = sum(s * f for s, f in zip(plan.shares, fixed, strict=True))
     assert plan.flops_share == pytest.approx(spent / fixed[-1])
@@ -104,11 +112,11 @@ def test_even_stages_rather_than_a_last_jump():
 
 
 def test_a_shorter_run_keeps_the_last_doublings_and_says_so():
-    (note,) = planned(epochs=3).notes
+    (note,) = planned(epochs=3, start=0.25).notes
     assert note == (
         "3 epochs have room for 2 stages instead of 3, so the seed has 50% of the width instead of 25%."
     )
-    assert planned(epochs=8).notes == ()
+    assert planned(epochs=8, start=0.25).notes == planned(epochs=8).notes == ()
 
 
 def test_stages_without_a_step_are_left_out():
@@ -134,7 +142,7 @@ def test_stages_without_a_step_are_left_out():
     [
         (
             {"epochs": 1},
-            "no room for a growth in 1 epoch with grown_at=0.5. A plan in epochs grows at",
+            "no room for a growth in 1 epoch with grown_at=0.7. A plan in epochs grows at",
         ),
         ({"total_steps": 1}, "no room for a growth in 1 step"),
         ({"epochs": 5, "stages": 9}, "5 epochs do not reach for 9 stages of at least one each"),
@@ -170,7 +178,7 @@ def test_a_budget_chooses_when_the_last_growth_comes(unit, budget):
     note = plan.notes[0]
     assert note.startswith(f"budget {budget:.0%} of flops: full size after")
     late = [n for n in plan.notes if "has little time to learn" in n]
-    assert bool(late) == (plan.shares[-1] < 0.4)
+    assert bool(late) == (plan.shares[-1] < 0.2)
 
 
 # Presets.
@@ -182,8 +190,10 @@ def test_the_paper_is_a_preset():
     assert plan.preset == "paper"
     options = gr.PlanOptions(preset="paper", stages=5)
     assert (options.stages, options.growth, options.schedule) == (5, 0.2, "published")
+    assert options.start == options.seed_share == 0.25
     back = options.changed(preset="default")
     assert (back.stages, back.growth, back.schedule, back.epochs) == (None, None, "ramp", None)
+    assert (back.start, back.grown_at) == (None, 0.7)
     assert gr.PlanOptions(epochs=9).changed(preset="paper", epochs=7).epochs == 7
 
 
@@ -249,18 +259,18 @@ class Shortcut(nn.Module):
 def test_thin_shortcuts_in_channels_last_are_told():
     x = torch.zeros(2, 1, 8, 8)
     last = Shortcut().to(memory_format=torch.channels_last)
-    assert layout_notes(gr.plan(Shortcut(), x)) == []
-    assert gr.plan(last, x, start=0.5).notes == ()
-    (note,) = gr.plan(last, x).notes
+    assert layout_notes(gr.plan(Shortcut(), x, start=0.25)) == []
+    assert gr.plan(last, x).notes == ()
+    (note,) = gr.plan(last, x, start=0.25).notes
     assert "'short' (a 1x1 convolution with a stride) has fewer than 8 input channels" in note
     ambiguous = torch.empty_strided((2, 1, 8, 8), (64, 1, 8, 1)).zero_()
-    assert len(gr.plan(Shortcut(), ambiguous).notes) == 1, (
+    assert len(gr.plan(Shortcut(), ambiguous, start=0.25).notes) == 1, (
         "a grey image whose strides say channels_last"
     )
 
 
 def test_a_grower_warns_of_a_seed_that_was_made_channels_last():
-    plan = gr.plan(Shortcut(), torch.zeros(2, 1, 8, 8))
+    plan = gr.plan(Shortcut(), torch.zeros(2, 1, 8, 8), start=0.25)
     seed = plan.build_seed().to(memory_format=torch.channels_last)
     with pytest.warns(gr.GrowthWarning, match="oneDNN is known to corrupt memory"):
         gr.Grower(seed, plan)

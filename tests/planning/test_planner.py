@@ -176,7 +176,6 @@ def test_explicit_lists():
         ({"optimizer": None}, "optimizer=None"),
         ({"start": 0}, "start=0"),
         ({"start": "a"}, "start='a'"),
-        ({"start": None}, "start=None"),
         ({"growth": -0.1}, "growth=-0.1"),
         ({"growth": "a"}, "growth='a'"),
         ({"stages": 0}, "stages=0"),

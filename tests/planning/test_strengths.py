@@ -28,7 +28,7 @@ def test_the_strength_follows_the_width_and_ends_at_one():
 
 
 def test_at_one_all_stages_are_exactly_alike():
-    assert gr.strengths(planned(), 1) == (1.0, 1.0, 1.0)
+    assert gr.strengths(planned(stages=3), 1) == (1.0, 1.0, 1.0)
     assert gr.strengths(planned(), 0.0)[0] == 0.0
 
 

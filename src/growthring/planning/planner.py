@@ -58,7 +58,7 @@ def plan(
     >>> net = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 2))
     >>> ours = plan(net, torch.zeros(1, 4), total_steps=1000)
     >>> ours.widths("0"), ours.stage_steps
-    ([4, 8, 16], (113, 387, 500))
+    ([8, 16], (700, 300))
     >>> published = plan(net, torch.zeros(1, 4), preset="paper")
     >>> published.widths("0"), published.epochs
     ([4, 4, 6, 6, 8, 10, 12, 14, 16], (8, 9, 11, 13, 16, 19, 23, 28, 33))

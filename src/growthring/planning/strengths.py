@@ -28,7 +28,7 @@ def strengths(plan: Plan, narrow: float) -> tuple[float, ...]:
     >>> import torch
     >>> from growthring.planning.planner import plan
     >>> net = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.ReLU(), torch.nn.Linear(16, 2))
-    >>> strengths(plan(net, torch.zeros(1, 4)), narrow=0.1)  # widths 4, 8, 16
+    >>> strengths(plan(net, torch.zeros(1, 4), stages=3), narrow=0.1)  # widths 4, 8, 16
     (0.1, 0.4, 1.0)
     """
     if not is_number(narrow) or not 0 <= narrow <= 1:
