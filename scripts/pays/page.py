@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -12,6 +13,9 @@ from typing import Any
 from growthring.train.advice import Pilot, saving, share_closed
 from scripts.pays.advice import path_of, settings
 from scripts.pays.cells import (
+    AT_HALF,
+    HALF,
+    LATE,
     MAIN,
     MAP,
     PAPER,
@@ -84,10 +88,6 @@ def main_table(results: Results) -> list[str]:
 def _others(results: Results, setting: Setting) -> dict[str, Run | None]:
     """Arms beside the four: at equal seconds, as in the paper, and the best width at equal FLOPs."""
     found: dict[str, Run | None] = {}
-    grown = results.best(setting, "grown")
-    if grown is not None and setting.task == "gpt":
-        name = "grown, heads by number"
-        found[name] = variant(grown, VARIANTS[name])
     try:
         found["as many seconds"] = at_equal_seconds(setting, results)
         found["grown as in the paper"] = results.tuned(setting.run(**PAPER), PAPER_RATES)
@@ -138,12 +138,13 @@ def gaps(results: Results) -> Gaps:
 def map_table(results: Results) -> list[str]:
     """Other widths and lengths: what growing saves at equal loss."""
     lines = table(
-        *("task", "width", "steps", "full size", "at equal FLOPs", "grown"),
+        *("task", "width", "steps", "grown at %", "full size", "at equal FLOPs", "grown"),
         *("gap closed %", "saves FLOPs %", "saves seconds %"),
     )
     for task, setting in begun(results).items():
-        for width, steps in [(setting.width, setting.steps), *MAP[task]]:
-            other = replace(setting, width=width, steps=steps)
+        sizes = [(setting.width, setting.steps), *MAP[task]]
+        for (width, steps), grown_at in itertools.product(sizes, (LATE, HALF)):
+            other = replace(setting, width=width, steps=steps, grown_at=grown_at)
             full, grown = arm(results, other, "full"), arm(results, other, "grown")
             rival = better_rival(results, other)
             if not (full and grown and rival) or grown.run is None:
@@ -151,7 +152,8 @@ def map_table(results: Results) -> list[str]:
             seconds = results.seconds_share(grown.run, other)
             lines.append(
                 row(
-                    *(task, width, steps, full.text(), rival.text(), grown.text()),
+                    *(task, width, steps, f"{100 * grown_at:.0f}"),
+                    *(full.text(), rival.text(), grown.text()),
                     percents(closed(results, other, grown)),
                     percents(savings(results, other, grown, share_of(results, other))),
                     "–" if seconds is None else percents(savings(results, other, grown, seconds)),
@@ -168,7 +170,8 @@ def times_table(results: Results) -> list[str]:
     for name, changes in TIMES.items():
         cells = []
         for task in tasks:
-            setting, grown = MAIN[task], results.best(MAIN[task], "grown")
+            setting = AT_HALF[task]
+            grown = results.best(setting, "grown")
             one = Seeds(None if grown is None else replace(grown, **changes), results)
             if not one or one.run is None:
                 cells += ["–"] * 3
@@ -185,7 +188,7 @@ def parts_table(results: Results) -> list[str]:
     """The grown arm with its parts changed one by one: how much lower its loss is than as it was."""
     tasks = ("gpt", "resnet", "mlp")
     lines = table("arm", *tasks)
-    columns = {task: _parts(results, MAIN[task]) for task in tasks}
+    columns = {task: _parts(results, AT_HALF[task]) for task in tasks}
     for name in [*VARIANTS, "full size, smaller batches"]:
         cells = [columns[task].get(name, "–") for task in tasks]
         if any(cell != "–" for cell in cells):
@@ -227,7 +230,10 @@ def tuning_table(results: Results) -> list[str]:
     """The loss of each arm at each rate that was tried, one seed."""
     lines = table("task", "arm", "losses by learning rate")
     for task, setting in begun(results).items():
-        for name, one in arms_of(setting, results).items():
+        arms = arms_of(setting, results)
+        arms |= {f"{name}, at half": one for name, one in arms_of(AT_HALF[task], results).items()}
+        del arms["full, at half"]  # the same
+        for name, one in arms.items():
             tried = {
                 rate: found["loss"]
                 for rate in RATES
