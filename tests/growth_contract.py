@@ -195,7 +195,7 @@ def check_contract(
 
 
 def make_plan(model: nn.Module, inputs: Any, stages: int = 4, **options: Any) -> gr.Plan:
-    options = {"growth": None, "round_to": 1} | options
+    options = {"start": 0.25, "growth": None, "round_to": 1} | options  # large steps
     return gr.plan(model.double(), cast(inputs, torch.float64), stages=stages, **options)
 
 

@@ -101,5 +101,5 @@ def test_many_reasons_are_not_all_told():
 def test_a_prompt_shows_one_line():
     net = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.ReLU(), torch.nn.Linear(16, 2))
     plan = gr.plan(net, torch.zeros(1, 4))
-    assert repr(plan) == "<Plan of Sequential: 3 stages>"
+    assert repr(plan) == "<Plan of Sequential: 2 stages>"
     assert repr(plan.groups) == "<WidthGroups of Sequential: 3, 1 can grow>"

@@ -33,7 +33,7 @@ class Plain(Normed):
 @cache
 def plan_of(net: type[nn.Module], steps: int) -> gr.Plan:
     torch.manual_seed(0)
-    return gr.plan(net(), X, total_steps=steps)
+    return gr.plan(net(), X, total_steps=steps, start=0.25, grown_at=0.5)
 
 
 def started(net: type[nn.Module] = Normed, steps: int = 40, **options):
@@ -88,7 +88,7 @@ def test_without_norms_there_is_nothing_to_fade():
 
 
 def test_epochs_times_steps():
-    plan = gr.plan(Plain(), X, epochs=8, steps_per_epoch=5)
+    plan = gr.plan(Plain(), X, epochs=8, steps_per_epoch=5, start=0.25, grown_at=0.5)
     model = plan.build_seed()
     grower = gr.Grower(model, plan)
     assert [i for i in range(1, 41) if grower.step().growth] == [5, 20]

@@ -60,7 +60,7 @@ def test_compiled_in_place_is_no_obstacle():
     net = mlp()
     net.compile()
     plan = gr.plan(net, X, stages=2)
-    assert plan.widths("0") == [2, 8]
+    assert plan.widths("0") == [4, 8]
     assert gr.Grower(plan.build_seed(), plan).grow().change.relative < 1e-5
 
 
@@ -286,7 +286,7 @@ def test_rows_chosen_by_a_mask_are_no_obstacle():
     plan = gr.plan(Net(forward, a=nn.Linear(4, 8), b=nn.Linear(8, 3)), torch.ones(2, 4), stages=2)
     grower = gr.Grower(plan.build_seed(), plan)
     grower.grow()
-    assert plan.widths("a") == [2, 8] and grower.is_full
+    assert plan.widths("a") == [4, 8] and grower.is_full
 
 
 # The example inputs.

@@ -24,7 +24,7 @@ KINDS = {
 def grown(kind, before=3, **options):
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 2))
-    plan = gr.plan(net, X, stages=2)
+    plan = gr.plan(net, X, stages=2, start=0.25)
     model = plan.build_seed()
     optimizer = KINDS[kind](model.parameters(), **options)
     grower = gr.Grower(model, plan, optimizer=optimizer, noise=0.0)

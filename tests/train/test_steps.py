@@ -32,6 +32,9 @@ from tests.train.test_own_data import TABLE
 from tests.train.test_resume import Stop, stop
 
 
+LENGTHS = ("stages=none", "start=0.25", "grown_at=0.5")  # two doublings
+
+
 def mlp():
     return plain(8, 6, 2)
 
@@ -48,7 +51,7 @@ def fitted(recipe, folder, **options):
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("steps") / "run"
-    return folder, *fitted(stepped(50, "stages=none"), folder)
+    return folder, *fitted(stepped(50, *LENGTHS), folder)
 
 
 def test_stages_end_where_the_plan_says_also_within_an_epoch(run):
@@ -81,7 +84,7 @@ def test_training_losses_are_of_the_steps_since_the_last_evaluation(tmp_path):
             losses.append(value.item())
         return value
 
-    fitted(stepped(50), tmp_path, loss=loss)
+    fitted(stepped(50, *LENGTHS), tmp_path, loss=loss)
     before, found = 0, []
     for step in evaluation_steps((6, 19, 25)):
         found.append(sum(losses[-50:][before:step]) / (step - before))
@@ -325,7 +328,7 @@ def test_too_few_steps_are_refused_before_anything_is_made(tmp_path):
     ],
 )
 def test_a_place_that_the_plan_does_not_have(place, says, tmp_path):
-    plan = gr.plan(mlp(), torch.zeros(1, 6), total_steps=9)
+    plan = gr.plan(mlp(), torch.zeros(1, 6), total_steps=9, start=0.25, grown_at=0.5)
     assert plan.stage_steps == (1, 3, 5)
 
     def found(totals):

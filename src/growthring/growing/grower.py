@@ -84,8 +84,8 @@ class Grower:
     ...     loss = seed(torch.ones(3, 4)).square().mean()
     ...     _ = optimizer.zero_grad(), loss.backward(), optimizer.step()
     ...     if grower.step():
-    ...         print(seed[0].out_features, end=" ")
-    4 8
+    ...         print(seed[0].out_features)
+    8
     """
 
     def __init__(

@@ -121,7 +121,7 @@ class RingOptimizer(Optimizer):
         >>> optimizer = gr.optim.SGD(seed.parameters(), lr=0.1, output_rate=True)
         >>> grower = gr.Grower(seed, plan, optimizer=optimizer)
         >>> optimizer.rate_factors()["2.weight"].tolist()  # the output layer: 1 / C_0
-        [0.5]
+        [0.25]
         >>> report = grower.grow()
         >>> len(optimizer.rate_factors()["0.weight"])
         2

@@ -41,7 +41,7 @@ class RingRecorder:
     >>> seed(torch.ones(1, 4)).sum().backward()
     >>> optimizer.step()
     >>> next(recorder.rows())["rate_factor"]
-    [0.5]
+    [0.25]
     """
 
     def __init__(
