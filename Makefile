@@ -46,10 +46,10 @@ demo: $(VENV)/.stamp-core  ## grow a small network on this machine and show what
 	@$(ENV) $(PY) -m growthring.cli.demo $(ARGS)
 
 test: $(VENV)/.stamp-models  ## run the tests and the doctests (without the slow ones)
-	@$(ENV) $(PY) -m pytest -q -n 2 $(ARGS)
+	@$(ENV) $(PY) -m pytest -q -n 2 --dist loadgroup $(ARGS)
 
 test-slow: $(VENV)/.stamp-models  ## run the slow tests only
-	@$(ENV) $(PY) -m pytest -q -n 2 -m slow $(ARGS)
+	@$(ENV) $(PY) -m pytest -q -n 2 --dist loadgroup -m slow $(ARGS)
 
 lint: $(VENV)/.stamp-dev  ## ruff check, ruff format --check, mypy
 	@$(PY) -m ruff check --quiet .

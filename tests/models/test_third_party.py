@@ -30,22 +30,34 @@ from scripts.models.growing import (
 _RANDOM = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.AlphaDropout)
 
 
+def _marks(entry: Entry, is_slow: bool) -> list[Any]:
+    """Tests of one model run in one process, one after the other: planning it is most of their time."""
+    return [pytest.mark.xdist_group(entry.label), *([pytest.mark.slow] if is_slow else [])]
+
+
 def _marked(entries: list[Entry]) -> list[Any]:
-    return [pytest.param(e, id=e.label, marks=() if e.fast else pytest.mark.slow) for e in entries]
+    return [pytest.param(e, id=e.label, marks=_marks(e, not e.fast)) for e in entries]
 
 
-def _in_double(entry: Entry) -> Prepared:
-    prepared = prepare(entry, quick=True)
-    double = prepared.to(torch.float64)
-    return double if double.runs() else double.to(torch.float32)
+_last: dict[str, tuple[Prepared, gr.Plan]] = {}  # of one model: some are large
+
+
+def _planned(entry: Entry) -> tuple[Prepared, gr.Plan]:
+    """In double precision where its code runs so; both are only read."""
+    if entry.label not in _last:
+        _last.clear()
+        prepared = prepare(entry, quick=True)
+        double = prepared.to(torch.float64)
+        prepared = double if double.runs() else double.to(torch.float32)
+        _last[entry.label] = prepared, prepared.plan()
+    return _last[entry.label]
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("entry", _marked([e for e in CATALOGUE if e.expect == "grows"]))
 @pytest.mark.each(9)
 def test_grows_exactly_into_the_given_model(entry: Entry) -> None:
-    prepared = _in_double(entry)
-    plan = prepared.plan()
+    prepared, plan = _planned(entry)
     share = plan.num_parameters(0) / plan.num_parameters(STAGES - 1)
     assert share <= entry.seed_share, f"much is frozen:\n{plan.groups.explain()}"
     outcome = grow_through(plan, prepared.fresh_inputs, "off")
@@ -56,8 +68,9 @@ def test_grows_exactly_into_the_given_model(entry: Entry) -> None:
     assert (outcome.worst_training or 0.0) <= bound(
         dtype, "off", training=True, rounding=outcome.rounding_training
     )
-    prepared.model.load_state_dict(grown.state_dict(), strict=True)
-    change = gr.verify(grown, prepared.model, prepared.inputs, entry.options.get("outputs"))
+    full = copy.deepcopy(prepared.model)
+    full.load_state_dict(grown.state_dict(), strict=True)
+    change = gr.verify(grown, full, prepared.inputs, entry.options.get("outputs"))
     assert change.absolute == 0.0
 
 
@@ -67,16 +80,15 @@ def _other_methods() -> list[Any]:
     for i, entry in enumerate(e for e in CATALOGUE if e.expect == "grows"):
         methods = ("net2net", "random")
         for method in methods if entry.fast else (methods[i % 2],):
-            cases.append(pytest.param(entry, method, id=f"{entry.label}-{method}"))
+            case = f"{entry.label}-{method}"
+            cases.append(pytest.param(entry, method, id=case, marks=_marks(entry, True)))
     return cases
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("entry", "method"), _other_methods())
 def test_other_methods_grow_exactly_or_refuse(entry: Entry, method: str) -> None:
-    prepared = _in_double(entry)
-    plan = prepared.plan()
+    prepared, plan = _planned(entry)
     try:
         outcome = grow_through(plan, prepared.fresh_inputs, "off", method)
     except gr.GrowthError as error:
@@ -103,8 +115,7 @@ def test_refusal_names_the_reason(entry: Entry) -> None:
 @pytest.mark.each(8)
 def test_training_pass_and_gradients_of_old_entries_stay(entry: Entry) -> None:
     """In train mode, gradients are those of before, divided by a tensor's factor where it has one."""
-    prepared = _in_double(entry)
-    plan = prepared.plan()
+    prepared, plan = _planned(entry)
     model = perturbed_seed(plan)
     grower = gr.Grower(model, plan, variance_transfer="off", noise=0.0)
     limit = 1e-9 if _coarsest(prepared) < 1e-10 else 1e-3
