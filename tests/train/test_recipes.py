@@ -44,7 +44,7 @@ def published_widths(full: int) -> list[int]:
 
 
 def test_the_names():
-    own = {"cifar10-small", "cifar10-wide", "cifar10-eight", "demo", "python-gpt"}
+    own = {"cifar10-small", "cifar10-wide", "demo", "python-gpt"}
     assert set(RECIPES) == {*CASES, *own}
     for name, make in RECIPES.items():
         recipe = make()

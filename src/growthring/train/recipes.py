@@ -132,13 +132,6 @@ def cifar10_wide() -> Recipe:
     return change(recipe, {"first_epochs": 3, "epoch_growth": 0.15})
 
 
-def cifar10_eight() -> Recipe:
-    """ResNet-8 (32-64-128), CIFAR-10 at 8×8, 5,000 images, with our defaults: what they are tried on."""
-    recipe = _trial("cifar10-eight", width=32, side=8, num_train=5_000, epochs=30)
-    options = {"optimizer_options": MOMENTUM, "lr_schedule": "cosine"}  # as its runs are stored
-    return change(recipe, {"preset": "default", **options})
-
-
 def demo() -> Recipe:
     """ResNet-8, with capacity to spare, on the embedded 8×8 digits: a minute or two on a laptop."""
     return Recipe(
@@ -196,7 +189,6 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
         cifar10_wrn28_1,
         cifar10_small,
         cifar10_wide,
-        cifar10_eight,
         demo,
         python_gpt,
     )
