@@ -16,7 +16,6 @@ from scripts.pays.cells import (
     AT_HALF,
     HALF,
     LATE,
-    MAIN,
     MAP,
     PAPER,
     PAPER_RATES,

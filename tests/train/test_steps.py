@@ -31,7 +31,6 @@ from tests.train.runs import (
 from tests.train.test_own_data import TABLE
 from tests.train.test_resume import Stop, stop
 
-
 LENGTHS = ("stages=none", "start=0.25", "grown_at=0.5")  # two doublings
 
 

@@ -215,7 +215,11 @@ class PlanOptions:
     def seed_share(self) -> float:
         """Of the full width at stage 0: `start`, or what follows from the number of stages.
 
-        >>> PlanOptions().seed_share, PlanOptions(stages=4).seed_share, PlanOptions(start=0.1).seed_share
+        >>> (
+        ...     PlanOptions().seed_share,
+        ...     PlanOptions(stages=4).seed_share,
+        ...     PlanOptions(start=0.1).seed_share,
+        ... )
         (0.5, 0.25, 0.1)
         """
         if self.start is not None:
