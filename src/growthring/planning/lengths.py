@@ -182,8 +182,8 @@ def length_notes(lengths: Lengths, options: PlanOptions, fractions: Sequence[flo
     last = 1 - lengths.shares[-1]
     if len(fractions) > 1 and last > _LATE and (options.schedule in ON_A_LINE or options.growth_at):
         notes.append(
-            f"the last growth comes at {last:.0%} of the training: what is added so late has little time to learn, and "
-            "a learning rate that falls over the last fifth (WSD) is falling already."
+            f"the last growth comes at {last:.0%} of the training: what is added so late has little time to learn, "
+            "and a learning rate that falls over the last fifth (WSD) is falling already."
         )
     is_published = options.schedule in ("published", "recursive") and options.widths is None
     if is_published and len(fractions) > 1:

@@ -60,8 +60,8 @@ class PlanOptions:
         preset: "default", or "paper" for the paper's schedule, rates and variance transfer, see
             `growthring.core.presets`.
         stages: number of stages, the seed's included; None takes doublings, as many as the run has room for.
-        start: share of the full width at stage 0; None takes half of it, or a quarter where more than two stages are
-            asked for.
+        start: share of the full width at stage 0; None takes half of it, or a quarter where more than two stages
+            are asked for.
         growth: growth rate of widths per stage (paper's p_c); None grows evenly to the full width.
         epochs: of the whole training, or a list over stages (in a recipe a number).
         total_steps: optimizer steps of the whole training, instead of epochs: growth then need not wait for the end
