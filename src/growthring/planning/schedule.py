@@ -6,9 +6,9 @@ from the rule that multiplies the *first* stage's value by (1 + rate)^t; that is
 the equations is "recursive".
 
 Both published rules together let the width rise along a straight line in time: 0.25 + 1.04 τ at the share τ of the
-training. "ramp", the default, keeps such a line and takes few large steps on it (by default one): each growth comes
-where the line crosses the geometric mean of the two widths, and the last at the share `grown_at`. "doubling" has the
-same lengths; its widths are halves of halves of the full ones, in multiples of 16 where these are.
+training. "ramp", the default, keeps such a line and takes few large steps on it (by default one): each growth
+comes where the line crosses the geometric mean of the two widths, and the last at the share `grown_at`. "doubling"
+has the same lengths; its widths are halves of halves of the full ones, in multiples of 16 where these are.
 """
 
 from __future__ import annotations
