@@ -15,6 +15,8 @@ from growthring.optim.ages import corrections, differ, settled_age
 from growthring.optim.base import RingOptimizer
 from growthring.optim.options import RingOptions
 
+BATCH_ENTRIES = 1 << 22  # of parameters whose ring steps share their calls; portions of a cache are cut from it
+
 Betas = tuple[float | Tensor, float | Tensor]
 
 
@@ -82,7 +84,7 @@ class Adam(RingOptimizer, torch.optim.Adam):
         has_complex = self._init_group(group, *lists)
         if not group["amsgrad"]:
             lists[4] = [None] * len(lists[0])
-        split = self._split(group, lists, int(__import__("os").environ.get("MOST", 1 << 22)))
+        split = self._split(group, lists, BATCH_ENTRIES)
         beta1, beta2 = group["betas"]
         plain, their_grads, means, squares, largest, steps = split.plain
         adam(
