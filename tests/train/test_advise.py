@@ -112,6 +112,14 @@ def test_where_training_longer_makes_nothing_better():
     assert json.loads(json.dumps(advice.as_dict()))["closed"] is None
 
 
+def test_pilots_shorter_than_the_warm_up_of_a_run_do_not_hide_the_gap_of_longer_ones():
+    short = [Pilot(50, i, 2.1, 2.0, 2.0, 0.8) for i in range(2)]
+    closed = conclude(plan(), [*short, *pilots(0.6, 0.4)], 0.05).closed
+    assert closed is not None and closed.mean == pytest.approx(0.5)
+    late = [Pilot(200, i, 1.0, 1.0, 0.9, 0.8) for i in range(2)]
+    assert conclude(plan(), [*pilots(0.6, 0.4), *late], 0.05).closed is None
+
+
 def test_slow_narrow_stages_are_named():
     advice = conclude(plan(), pilots(0.3, 0.35, seconds=1.0), 0.05)
     assert advice.grow and "narrow stages are not that much faster" in str(advice)

@@ -221,9 +221,10 @@ def saving(closed: Estimate, share: float, cost: float) -> Estimate:
 
 
 def share_closed(pilots: Sequence[Pilot]) -> Estimate | None:
-    """γ with its error; None where training longer at full size made nothing better in most lengths.
+    """γ with its error; None where training longer at full size made nothing better in the longest pilots.
 
     Of each length, γ is the mean gain over the mean gap: the gap of one pilot alone may be noise, and so near 0.
+    Lengths shorter than one without a gap are left out: so early in a run the rate's warm-up decides.
     The error has two parts: the spread between seeds, and half the difference between lengths, as the run itself
     is longer than all of them. More than 1 is taken for 1: in its first steps a narrow network may learn faster
     than a full one, but no complete run of ours kept such a lead (docs/when-it-pays.md).
@@ -231,10 +232,13 @@ def share_closed(pilots: Sequence[Pilot]) -> Estimate | None:
     >>> share_closed([Pilot(9, i, 1.0, 2.0, 1.4 + i / 5, 0.7) for i in (0, 1)])
     Estimate(mean=0.5, error=0.1)
     """
-    lengths = sorted({pilot.steps for pilot in pilots})
-    found = [_ratio([pilot for pilot in pilots if pilot.steps == n]) for n in lengths]
-    known = [one for one in found if one is not None]
-    if 2 * len(known) <= len(found):
+    known = []
+    for steps in sorted({pilot.steps for pilot in pilots}, reverse=True):
+        ratio = _ratio([pilot for pilot in pilots if pilot.steps == steps])
+        if ratio is None:
+            break
+        known.append(ratio)
+    if not known:
         return None
     means = [one.mean for one in known]
     between = (max(means) - min(means)) / 2
