@@ -123,9 +123,9 @@ def test_the_demo_fits_the_embedded_digits():
     recipe = RECIPES["demo"]()
     plan = planned("demo")
     assert recipe.data == "digits" and recipe.input_shape == (1, 8, 8) and not recipe.mirror
-    assert plan.num_stages == 3 and sum(plan.epochs) == recipe.plan.epochs
+    assert plan.num_stages == 2 and sum(plan.epochs) == recipe.plan.epochs
     assert all(n >= 1 for n in plan.epochs) and plan.flops_share < 1
-    assert plan.named_widths(0) != plan.named_widths(2)
+    assert plan.named_widths(0) != plan.named_widths(1)
 
 
 def test_a_fixed_size_run_is_one_stage_of_all_epochs():

@@ -72,6 +72,12 @@ class Choice:
         self._given_up |= coarse
         return bool(coarse)
 
+    def gives_up_heads(self) -> bool:
+        """Gives up all whole heads, for a config that cannot say their number; whether there were any."""
+        chosen = self._chosen_heads - self._given_up
+        self._given_up |= chosen
+        return bool(chosen)
+
     def _follows(self, steps: Steps, full: dict[int, int], stages: Stages) -> bool:
         """Whether whole heads give every stage just the width that it asks for.
 

@@ -60,7 +60,9 @@ class Search:
         choice = self.analysis.choice
         while growing := choice.choose():
             groups = self._attempt(growing, stages)
-            if groups is not None and not choice.gives_up(groups, stages or Stages()):
+            if groups is None or choice.gives_up(groups, stages or Stages()):
+                continue
+            if self._is_described() or not choice.gives_up_heads():
                 return groups
         raise nothing_grows(self.analysis)
 
@@ -85,8 +87,12 @@ class Search:
             )
         self.analysis.unifier.freeze(fitted.blocked, Reason("code", fitted.reason))
 
+    def _is_described(self) -> bool:
+        """Whether the config of the last attempt, if the model is built from one, says its widths at every stage."""
+        return bool(self.more) or not self.rebuild.works or self.analysis.run.build is not None
+
     def _config_notes(self) -> list[str]:
-        if not self.rebuild.works or self.more or self.analysis.run.build is not None:
+        if self._is_described():
             return []
         return [
             f"the config of {type(self.analysis.model).__name__} cannot say the widths of the stages before the "
