@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -137,10 +138,12 @@ def gaps(results: Results) -> Gaps:
 def map_table(results: Results) -> list[str]:
     """Other widths and lengths: what growing saves at equal loss."""
     lines = table(
-        *("task", "width", "steps", "grown at %", "full size", "at equal FLOPs", "grown"),
-        *("gap closed %", "saves FLOPs %", "saves seconds %"),
+        *("task", "width", "of the best", "steps", "grown at %", "full size", "at equal FLOPs"),
+        *("grown", "gap closed %", "saves FLOPs %", "saves seconds %"),
     )
     for task, setting in begun(results).items():
+        best = best_width(results, setting)
+        budget = arm(results, setting, "full").mean("flops")
         sizes = [(setting.width, setting.steps), *MAP[task]]
         for (width, steps), grown_at in itertools.product(sizes, (LATE, HALF)):
             other = replace(setting, width=width, steps=steps, grown_at=grown_at)
@@ -149,9 +152,11 @@ def map_table(results: Results) -> list[str]:
             if not (full and grown and rival) or grown.run is None:
                 continue
             seconds = results.seconds_share(grown.run, other)
+            costs_as_much = math.isclose(full.mean("flops"), budget, rel_tol=0.02)
+            oversize = f"{width / best:g} ×" if best and costs_as_much else "–"
             lines.append(
                 row(
-                    *(task, width, steps, f"{100 * grown_at:.0f}"),
+                    *(task, width, oversize, steps, f"{100 * grown_at:.0f}"),
                     *(full.text(), rival.text(), grown.text()),
                     percents(closed(results, other, grown)),
                     percents(savings(results, other, grown, share_of(results, other))),
@@ -159,6 +164,19 @@ def map_table(results: Results) -> list[str]:
                 )
             )
     return lines
+
+
+def best_width(results: Results, setting: Setting) -> int | None:
+    """The width that is best for the FLOPs of the grown run, of those tried; None while they are missing."""
+    found = {setting.width: better_rival(results, setting)}
+    try:
+        for run in statics(setting, results).values():
+            found[run.width] = Seeds(results.tuned(run), results)
+    except LookupError:
+        return None
+    if not all(found.values()):
+        return None
+    return min(found, key=lambda width: found[width].mean())
 
 
 def times_table(results: Results) -> list[str]:
