@@ -284,7 +284,7 @@ def advice_table(results: Results) -> list[str]:
         if not saved:
             continue
         pilots = [Pilot(**pilot) for pilot in json.loads(path.read_text())["pilots"]]
-        closed_share, pays = share_closed(pilots), sum(saved) / len(saved) > 0
+        closed_share, pays = share_closed(pilots, setting.steps), sum(saved) / len(saved) > 0
         told = None if closed_share is None else saving(closed_share, share, share)
         grows, is_open = told is not None and told.is_gain, told is not None and told.is_open
         lines.append(

@@ -99,7 +99,8 @@ def test_other_methods_grow_exactly_or_refuse(entry: Entry, method: str) -> None
     assert all(bool(torch.isfinite(p).all()) for p in outcome.model.parameters())
     if method == "net2net":
         dtype = next(outcome.model.parameters()).dtype
-        assert outcome.worst <= bound(dtype, "off", rounding=outcome.rounding)
+        # weights that are divided among copies are rounded once more
+        assert outcome.worst <= 2 * bound(dtype, "off", rounding=outcome.rounding)
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -77,7 +77,8 @@ def plan():
 
 
 def pilots(*closed, seconds=0.8):
-    return [Pilot(100, i, 1.0, 2.0, 2.0 - c, seconds) for i, c in enumerate(closed)]
+    """As long as the run: nothing falls from there."""
+    return [Pilot(1000, i, 1.0, 2.0, 2.0 - c, seconds) for i, c in enumerate(closed)]
 
 
 def test_equal_steps_save_all_that_growing_costs_less():
@@ -106,7 +107,7 @@ def test_what_is_within_the_error_is_not_recommended():
 
 
 def test_where_training_longer_makes_nothing_better():
-    flat = [Pilot(100, i, 1.0, 1.0, 0.9, 0.8) for i in range(4)]
+    flat = [Pilot(1000, i, 1.0, 1.0, 0.9, 0.8) for i in range(4)]
     advice = conclude(plan(), flat, 0.05)
     assert advice.closed is None and not advice.grow and "nothing better" in str(advice)
     assert json.loads(json.dumps(advice.as_dict()))["closed"] is None
@@ -116,7 +117,7 @@ def test_pilots_shorter_than_the_warm_up_of_a_run_do_not_hide_the_gap_of_longer_
     short = [Pilot(50, i, 2.1, 2.0, 2.0, 0.8) for i in range(2)]
     closed = conclude(plan(), [*short, *pilots(0.6, 0.4)], 0.05).closed
     assert closed is not None and closed.mean == pytest.approx(0.5)
-    late = [Pilot(200, i, 1.0, 1.0, 0.9, 0.8) for i in range(2)]
+    late = [Pilot(2000, i, 1.0, 1.0, 0.9, 0.8) for i in range(2)]
     assert conclude(plan(), [*pilots(0.6, 0.4), *late], 0.05).closed is None
 
 
@@ -127,7 +128,7 @@ def test_slow_narrow_stages_are_named():
 
 def test_a_gap_that_is_noise_in_one_pilot_does_not_decide():
     # γ of each alone: −100 and 0.5; of both together about a half
-    noisy = [Pilot(100, 0, 1.999, 2.0, 2.1, 0.8), Pilot(100, 1, 1.0, 2.0, 1.4, 0.8)]
+    noisy = [Pilot(1000, 0, 1.999, 2.0, 2.1, 0.8), Pilot(1000, 1, 1.0, 2.0, 1.4, 0.8)]
     advice = conclude(plan(), noisy, 0.05)
     assert advice.closed is not None and advice.closed.mean == pytest.approx(0.5 / 1.001)
 
@@ -139,10 +140,16 @@ def test_a_lead_of_the_first_steps_is_not_foretold_for_the_run():
 
 
 def test_lengths_that_disagree_are_an_error_of_the_estimate():
-    short = pilots(0.9, 0.9)
-    long = [Pilot(200, i, 1.0, 2.0, 1.9, 0.8) for i in range(2)]
-    closed = conclude(plan(), short + long, 0.05).closed
-    assert closed is not None and (closed.mean, closed.error) == pytest.approx((0.5, 0.4))
+    short = [Pilot(500, i, 1.0, 2.0, 1.1, 0.8) for i in range(2)]
+    closed = conclude(plan(), [*short, *pilots(0.1, 0.1)], 0.05).closed
+    assert closed is not None and (closed.mean, closed.error) == pytest.approx((0.1, 0.4))
+
+
+def test_what_a_growth_closes_falls_with_the_length_of_the_run():
+    early = [Pilot(125, i, 1.0, 2.0, 1.2, 0.8) for i in range(2)]
+    closed = conclude(plan(), early, 0.05).closed
+    assert closed is not None and closed.error > 0.15
+    assert closed.mean < 0.7  # three doublings below 0.8
 
 
 def test_pilots_that_cannot_tell_say_so():

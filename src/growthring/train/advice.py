@@ -18,7 +18,10 @@ from typing import Any
 
 from growthring.planning.plan import Plan
 
-_TELLING = 0.1  # an error of the saving beyond which "no" would only mean "not known"
+_TELLING = 0.1  # a saving that "no" must rule out; else it only means "not known"
+# How much γ falls for each doubling of the length from the longest pilots to the run, and how far that varies: the five
+# main settings of docs/when-it-pays.md. Early in a run every network is wider than it needs, and growing looks better.
+_FALL, _FALL_ERROR = 0.047, 0.065
 
 
 @dataclass(frozen=True)
@@ -72,8 +75,12 @@ class Estimate:
 
     @property
     def is_open(self) -> bool:
-        """Whether it is no gain, but so uncertain that it may be one."""
-        return not self.is_gain and self.error > _TELLING
+        """Whether it is no gain, but so uncertain that it may be one.
+
+        >>> Estimate(-0.4, 0.2).is_open, Estimate(0.1, 0.2).is_open
+        (False, True)
+        """
+        return not self.is_gain and self.mean + self.error > _TELLING
 
     def percent(self) -> str:
         """As a percentage.
@@ -189,7 +196,8 @@ def conclude(plan: Plan, pilots: Sequence[Pilot], cost: float) -> Advice:
         pilots: of one length or several.
         cost: of all pilots, as a share of the full-size run's FLOPs.
     """
-    closed = share_closed(pilots)
+    assert plan.total_steps is not None  # advise asks for it
+    closed = share_closed(pilots, plan.total_steps)
     if closed is None:
         nothing = Estimate(0.0, 0.0)
         return Advice(plan, tuple(pilots), cost, None, nothing, nothing)
@@ -220,43 +228,43 @@ def saving(closed: Estimate, share: float, cost: float) -> Estimate:
     return Estimate(1 - kept, kept * -math.log(share) * closed.error)
 
 
-def share_closed(pilots: Sequence[Pilot]) -> Estimate | None:
-    """γ with its error; None where training longer at full size made nothing better in the longest pilots.
+def share_closed(pilots: Sequence[Pilot], steps: int) -> Estimate | None:
+    """γ of a run with its error; None where training longer at full size made nothing better in the longest pilots.
 
-    Of each length, γ is the mean gain over the mean gap: the gap of one pilot alone may be noise, and so near 0.
-    Lengths shorter than one without a gap are left out: so early in a run the rate's warm-up decides.
-    The error has two parts: the spread between seeds, and half the difference between lengths, as the run itself
-    is longer than all of them. More than 1 is taken for 1: in its first steps a narrow network may learn faster
-    than a full one, but no complete run of ours kept such a lead (docs/when-it-pays.md).
+    Of each length, γ is the mean gain over the mean gap: the gap of one pilot alone may be noise, and so near 0. More
+    than 1 is taken for 1: no complete run of ours kept such a lead. The longest pilots are nearest to the run, and from
+    there γ falls with its length (`_FALL`). The error has three parts: the spread between seeds, half the difference
+    to the next shorter pilots that show a gap, and that of the fall.
 
-    >>> share_closed([Pilot(9, i, 1.0, 2.0, 1.4 + i / 5, 0.7) for i in (0, 1)])
+    Args:
+        pilots: of one length or several.
+        steps: of the run.
+
+    >>> share_closed([Pilot(9, i, 1.0, 2.0, 1.4 + i / 5, 0.7) for i in (0, 1)], 9)
     Estimate(mean=0.5, error=0.1)
     """
-    known = []
-    for steps in sorted({pilot.steps for pilot in pilots}, reverse=True):
-        ratio = _ratio([pilot for pilot in pilots if pilot.steps == steps])
-        if ratio is None:
-            break
-        known.append(ratio)
-    if not known:
+    longest, *shorter = sorted({pilot.steps for pilot in pilots}, reverse=True)
+    last = _ratio([pilot for pilot in pilots if pilot.steps == longest])
+    if last is None:
         return None
-    means = [one.mean for one in known]
-    between = (max(means) - min(means)) / 2
-    spreads = [one.error for one in known if math.isfinite(one.error)]
-    if not spreads and len(known) < 2:
-        return Estimate(min(1.0, means[0]), math.inf)  # one pilot has no error that is known
-    within = math.sqrt(math.fsum(error**2 for error in spreads)) / max(len(spreads), 1)
-    mean = min(1.0, round(statistics.fmean(means), 12))
-    return Estimate(mean, round(math.hypot(within, between), 12))
+    before = _ratio([pilot for pilot in pilots if pilot.steps in shorter[:1]])
+    between = 0.0 if before is None else abs(before.mean - last.mean) / 2
+    if math.isinf(last.error) and before is not None:
+        last = Estimate(last.mean, 0.0)  # of one seed, the lengths alone tell
+    doublings = max(0.0, math.log2(steps / longest))
+    error = math.hypot(last.error, between, doublings * _FALL_ERROR)
+    return Estimate(round(last.mean - doublings * _FALL, 12), round(error, 12))
 
 
 def _ratio(pilots: Sequence[Pilot]) -> Estimate | None:
-    """Mean gain over mean gap of pilots of one length, with the standard error of such a ratio."""
+    """Mean gain over mean gap of pilots of one length, at most 1, with the standard error of such a ratio."""
+    if not pilots:
+        return None
     gap = statistics.fmean(pilot.rival - pilot.full for pilot in pilots)
     if gap <= 0:
         return None
     ratio = statistics.fmean(pilot.rival - pilot.grown for pilot in pilots) / gap
     if len(pilots) < 2:
-        return Estimate(ratio, math.inf)
+        return Estimate(min(1.0, ratio), math.inf)
     rests = [p.rival - p.grown - ratio * (p.rival - p.full) for p in pilots]
-    return Estimate(ratio, statistics.stdev(rests) / math.sqrt(len(pilots)) / gap)
+    return Estimate(min(1.0, ratio), statistics.stdev(rests) / math.sqrt(len(pilots)) / gap)
