@@ -96,8 +96,8 @@ MAIN = {
 # The same, grown at half of the run.
 AT_HALF = {task: replace(setting, grown_at=HALF) for task, setting in MAIN.items()}
 
-# Other widths and lengths: first narrower networks for as many FLOPs as the main setting's full size, which are less
-# oversized for them.
+# Other widths and lengths: first narrower networks for as many FLOPs as the main setting's full size, which are
+# less oversized for them.
 MAP = {
     "gpt": [(32, 3290), (64, 300), (128, 500), (64, 3000)],
     "resnet": [(16, 3930), (64, 500)],

@@ -88,7 +88,7 @@ class Search:
         self.analysis.unifier.freeze(fitted.blocked, Reason("code", fitted.reason))
 
     def _is_described(self) -> bool:
-        """Whether the config of the last attempt, if the model is built from one, says its widths at every stage."""
+        """Whether the config of the last attempt, if the model is built from one, says the widths of all stages."""
         return bool(self.more) or not self.rebuild.works or self.analysis.run.build is not None
 
     def _config_notes(self) -> list[str]:

@@ -19,8 +19,8 @@ from typing import Any
 from growthring.planning.plan import Plan
 
 _TELLING = 0.1  # a saving that "no" must rule out; else it only means "not known"
-# How much γ falls for each doubling of the length from the longest pilots to the run, and how far that varies: the five
-# main settings of docs/when-it-pays.md. Early in a run every network is wider than it needs, and growing looks better.
+# How much γ falls for each doubling of the length from the longest pilots to the run, and how far that varies: the
+# five main settings of docs/when-it-pays.md. Early in a run every network is too wide, and growing looks better.
 _FALL, _FALL_ERROR = 0.047, 0.065
 
 
@@ -229,12 +229,12 @@ def saving(closed: Estimate, share: float, cost: float) -> Estimate:
 
 
 def share_closed(pilots: Sequence[Pilot], steps: int) -> Estimate | None:
-    """γ of a run with its error; None where training longer at full size made nothing better in the longest pilots.
+    """γ of a run with its error; None where longer training at full size was no better in the longest pilots.
 
-    Of each length, γ is the mean gain over the mean gap: the gap of one pilot alone may be noise, and so near 0. More
-    than 1 is taken for 1: no complete run of ours kept such a lead. The longest pilots are nearest to the run, and from
-    there γ falls with its length (`_FALL`). The error has three parts: the spread between seeds, half the difference
-    to the next shorter pilots that show a gap, and that of the fall.
+    Of each length, γ is the mean gain over the mean gap: the gap of one pilot alone may be noise, and so near 0.
+    More than 1 is taken for 1: no complete run of ours kept such a lead. The longest pilots are nearest to the run,
+    and from there γ falls with its length (`_FALL`). The error has three parts: the spread between seeds, half the
+    difference to the next shorter pilots that show a gap, and that of the fall.
 
     Args:
         pilots: of one length or several.
