@@ -81,7 +81,8 @@ def replaced(page: str, results: list[dict[str, Any]]) -> str:
     """A page with new sections in place of those of the same titles, or at its end; each says of what they are."""
     for result in results:
         settings = result["settings"]
-        when = f"Measured by itself, growthring at {settings['growthring']}, {settings['repeats']} repeats."
+        code = f"growthring at {settings['growthring']}"
+        when = f"Measured by itself, {code}, {settings['repeats']} repeats, on {settings['machine']}."
         head, *sections = page.split("\n## ")
         own = section(result, "", when).removeprefix("\n## ").rstrip("\n")
         titles = [text.partition("\n")[0] for text in sections]
