@@ -82,7 +82,9 @@ def replaced(page: str, results: list[dict[str, Any]]) -> str:
     for result in results:
         settings = result["settings"]
         code = f"growthring at {settings['growthring']}"
-        when = f"Measured by itself, {code}, {settings['repeats']} repeats, on {settings['machine']}."
+        when = (
+            f"Measured by itself, {code}, {settings['repeats']} repeats, on {settings['machine']}."
+        )
         head, *sections = page.split("\n## ")
         own = section(result, "", when).removeprefix("\n## ").rstrip("\n")
         titles = [text.partition("\n")[0] for text in sections]
