@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from growthring.train.advice import FALL, FALL_ERROR
 from scripts.pays import page
+from scripts.pays.advice import fall
 from scripts.pays.cells import Results
 from scripts.pays.curves import spread, steps_to
 from scripts.pays.run import Run
@@ -27,6 +29,10 @@ def test_the_page_has_the_tables_of_the_results():
     for name, lines in tables.items():
         assert page.BEGIN.format(name) in text, name
         assert "\n".join(lines) in text, f"{name}: run python -m scripts.pays.page"
+
+
+def test_advise_takes_off_what_the_main_settings_showed():
+    assert fall(Results(RESULTS, None)) == pytest.approx((FALL, FALL_ERROR), abs=0.002)
 
 
 def test_steps_to_a_loss_lie_on_a_line_in_their_logarithm():

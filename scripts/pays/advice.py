@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
+import statistics
 import warnings
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
@@ -19,8 +21,10 @@ from typing import Any
 import torch
 
 import growthring as gr
+from growthring.train.advice import Pilot, share_closed
 from growthring.train.task import TokenCrossEntropy
 from scripts.pays.cells import MAIN, MAP, Results, Setting
+from scripts.pays.curves import arm, closed
 from scripts.pays.run import make_optimizer
 from scripts.pays.tasks import TASKS, Batch, Task
 
@@ -78,6 +82,29 @@ def ask(setting: Setting, lr: float, root: Path) -> dict[str, Any]:
     told = advice.as_dict()
     del told["plan"]
     return {"setting": asdict(setting), "lr": lr, **told}
+
+
+def pilots_of(setting: Setting, out: Path) -> list[Pilot]:
+    """The pilots that were run before a setting."""
+    stored = json.loads(path_of(setting, out).read_text())
+    return [Pilot(**pilot) for pilot in stored["pilots"]]
+
+
+def fall(results: Results) -> tuple[float, float]:
+    """How much γ falls for each doubling from the longest pilots to the run, mean and deviation: the main settings.
+
+    Where `growthring.train.advice` has its `FALL` and `FALL_ERROR` from.
+    """
+    falls = []
+    for setting in MAIN.values():
+        pilots = pilots_of(setting, results.out)
+        longest = max(pilot.steps for pilot in pilots)
+        foretold = share_closed(pilots, longest)  # of a run as long as they: nothing falls
+        came = closed(results, setting, arm(results, setting, "grown"))
+        assert foretold is not None
+        doublings = math.log2(setting.steps / longest)
+        falls.append((foretold.mean - statistics.fmean(came)) / doublings)
+    return statistics.fmean(falls), statistics.stdev(falls)
 
 
 def main() -> None:

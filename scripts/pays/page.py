@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from growthring.train.advice import Pilot, saving, share_closed
-from scripts.pays.advice import path_of, settings
+from growthring.train.advice import saving, share_closed
+from scripts.pays.advice import path_of, pilots_of, settings
 from scripts.pays.cells import (
     AT_HALF,
     HALF,
@@ -91,14 +90,22 @@ def _others(results: Results, setting: Setting) -> dict[str, Run | None]:
     try:
         found["as many seconds"] = at_equal_seconds(setting, results)
         found["grown as in the paper"] = results.tuned(setting.run(**PAPER), PAPER_RATES)
-        widths = {name: results.tuned(run) for name, run in statics(setting, results).items()}
     except LookupError:  # not begun
         return found
-    done = {name: one for name, run in widths.items() if (one := Seeds(run, results))}
+    done = {width: one for width, one in static_seeds(results, setting).items() if one}
     if done:
-        best = min(done, key=lambda name: done[name].mean())
-        found[f"{best} at equal FLOPs"] = done[best].run
+        best = min(done, key=lambda width: done[width].mean())
+        found[f"width {best} at equal FLOPs"] = done[best].run
     return found
+
+
+def static_seeds(results: Results, setting: Setting) -> dict[int, Seeds]:
+    """Networks of other widths at the grown run's FLOPs, by width; nothing where these were not begun."""
+    try:
+        runs = statics(setting, results).values()
+    except LookupError:
+        return {}
+    return {run.width: Seeds(results.tuned(run), results) for run in runs}
 
 
 def _seconds(results: Results, setting: Setting, run: Run) -> str:
@@ -168,13 +175,9 @@ def map_table(results: Results) -> list[str]:
 
 def best_width(results: Results, setting: Setting) -> int | None:
     """The width that is best for the FLOPs of the grown run, of those tried; None while they are missing."""
-    found = {setting.width: better_rival(results, setting)}
-    try:
-        for run in statics(setting, results).values():
-            found[run.width] = Seeds(results.tuned(run), results)
-    except LookupError:
-        return None
-    if not all(found.values()):
+    others = static_seeds(results, setting)
+    found = {setting.width: better_rival(results, setting), **others}
+    if not others or not all(found.values()):
         return None
     return min(found, key=lambda width: found[width].mean())
 
@@ -231,13 +234,9 @@ def static_table(results: Results) -> list[str]:
     """Networks of one width at the grown run's FLOPs."""
     lines = table("task", "a quarter", "half", "full width", "twice", "grown")
     for task, setting in begun(results).items():
-        try:
-            quarter, half, twice = (
-                Seeds(results.tuned(run), results) for run in statics(setting, results).values()
-            )
-        except LookupError:
-            continue
-        if quarter or half or twice:
+        others = static_seeds(results, setting)
+        if any(others.values()):
+            quarter, half, twice = others.values()
             full, grown = better_rival(results, setting), arm(results, setting, "grown")
             lines.append(row(task, *(one.text() for one in (quarter, half, full, twice, grown))))
     return lines
@@ -283,7 +282,7 @@ def advice_table(results: Results) -> list[str]:
         saved = savings(results, setting, grown, share)
         if not saved:
             continue
-        pilots = [Pilot(**pilot) for pilot in json.loads(path.read_text())["pilots"]]
+        pilots = pilots_of(setting, results.out)
         closed_share, pays = share_closed(pilots, setting.steps), sum(saved) / len(saved) > 0
         told = None if closed_share is None else saving(closed_share, share, share)
         grows, is_open = told is not None and told.is_gain, told is not None and told.is_open

@@ -15,9 +15,8 @@ from growthring.optim.ages import corrections, differ, settled_age
 from growthring.optim.base import RingOptimizer
 from growthring.optim.options import RingOptions
 
-BATCH_ENTRIES = (
-    1 << 22
-)  # of parameters whose ring steps share their calls; portions of a cache are cut from it
+# Of parameters whose ring steps share their calls; portions that a cache holds are cut from it.
+BATCH_ENTRIES = 1 << 22
 
 Betas = tuple[float | Tensor, float | Tensor]
 

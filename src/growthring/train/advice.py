@@ -21,7 +21,7 @@ from growthring.planning.plan import Plan
 _TELLING = 0.1  # a saving that "no" must rule out; else it only means "not known"
 # How much γ falls for each doubling of the length from the longest pilots to the run, and how far that varies: the
 # five main settings of docs/when-it-pays.md. Early in a run every network is too wide, and growing looks better.
-_FALL, _FALL_ERROR = 0.047, 0.065
+FALL, FALL_ERROR = 0.047, 0.065
 
 
 @dataclass(frozen=True)
@@ -233,7 +233,7 @@ def share_closed(pilots: Sequence[Pilot], steps: int) -> Estimate | None:
 
     Of each length, γ is the mean gain over the mean gap: the gap of one pilot alone may be noise, and so near 0.
     More than 1 is taken for 1: no complete run of ours kept such a lead. The longest pilots are nearest to the run,
-    and from there γ falls with its length (`_FALL`). The error has three parts: the spread between seeds, half the
+    and from there γ falls with its length (`FALL`). The error has three parts: the spread between seeds, half the
     difference to the next shorter pilots that show a gap, and that of the fall.
 
     Args:
@@ -252,8 +252,8 @@ def share_closed(pilots: Sequence[Pilot], steps: int) -> Estimate | None:
     if math.isinf(last.error) and before is not None:
         last = Estimate(last.mean, 0.0)  # of one seed, the lengths alone tell
     doublings = max(0.0, math.log2(steps / longest))
-    error = math.hypot(last.error, between, doublings * _FALL_ERROR)
-    return Estimate(round(last.mean - doublings * _FALL, 12), round(error, 12))
+    error = math.hypot(last.error, between, doublings * FALL_ERROR)
+    return Estimate(round(last.mean - doublings * FALL, 12), round(error, 12))
 
 
 def _ratio(pilots: Sequence[Pilot]) -> Estimate | None:
