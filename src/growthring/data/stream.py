@@ -208,12 +208,18 @@ class BatchStream(ABC):
     def _begin(self) -> Tensor:
         """The order (n,) of the present epoch; the generator is then ready for the next batch."""
         if self._generator is None:
-            return torch.arange(self._num_examples)
+            return self._order()
         self._generator.set_state(self._epoch_start)
-        order = torch.randperm(self._num_examples, generator=self._generator)
+        order = self._order()
         if self._position:
             self._generator.set_state(self._present)
         return order
+
+    def _order(self) -> Tensor:
+        """The order (n,) of an epoch, drawn from the generator; that of the data where there is none."""
+        if self._generator is None:
+            return torch.arange(self._num_examples)
+        return torch.randperm(self._num_examples, generator=self._generator)
 
     def _stop(self, start: int) -> int:
         """Where the batch that starts there ends; `start` itself if there is none."""
