@@ -11,13 +11,13 @@ import torch
 from torch import nn
 
 from growthring.cli.common import Commands, add_data, add_recipe, parse_share, recipe_of
-from growthring.data.batch import Batch, Stream
+from growthring.data.batch import Batch, Stream, moved
 from growthring.errors import InputError
 from growthring.train import Progress, Recipe, Silence
 from growthring.train.advice import Advice
 from growthring.train.advise import advise
 from growthring.train.setup import check, find_device, make_model, make_optimizer, make_streams
-from growthring.train.task import task_of
+from growthring.train.tasks import task_of
 
 _ADVISE = """\
 Tells whether growing a recipe's network pays, by pilots that cost a few percent of the run: the full network, the
@@ -93,7 +93,7 @@ def _advice(
 
     return advise(
         model,
-        task.example(recipe).to(device),
+        moved((task.example(recipe), None), device)[0],
         batches=_Shuffled(streams.train),
         held_out=streams.test.fork(0),
         loss=task.loss(recipe.label_smoothing),

@@ -22,9 +22,10 @@ from growthring.runs import RunFolder
 from growthring.train import Card, Recipe, how_to_resume
 from growthring.train.card import card_of
 from growthring.train.config import read_config
-from growthring.train.evaluation import card_of_recipe, evaluate_card
+from growthring.train.evaluation import card_of_recipe, evaluate_card, files_beside
 from growthring.train.loading import build, filled
 from growthring.train.setup import find_device
+from growthring.train.tasks import task_of
 
 _EVAL = """\
 Evaluates the final weights of a run, or a file of `growthring export`, on the test images of the data that they
@@ -99,6 +100,8 @@ def _run(arguments: argparse.Namespace) -> None:
         device=device,
         batch_size=arguments.batch_size,
         download=arguments.download,
+        files=files_beside(file, card),
+        task=None if recipe is None else task_of(recipe),
     )
     if arguments.json:
         known = {"file": str(file), "model": card.model, "data": card.data}

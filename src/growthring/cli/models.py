@@ -23,7 +23,7 @@ from growthring.train import RECIPES, Recipe, change, parse_settings
 from growthring.train.bounds import misfit
 from growthring.train.settings import parse_setting
 from growthring.train.setup import check, make_model
-from growthring.train.task import task_of
+from growthring.train.tasks import task_of
 
 _ARGUMENT = "model_options."  # before the name of an argument, as in settings of recipes
 

@@ -13,6 +13,8 @@ import torch
 from growthring.cli.common import Commands, add_data, add_recipe, recipe_of
 from growthring.cli.trust import is_file, recipe_source, trusted_recipe
 from growthring.errors import InputError
+from growthring.files.foreign import shown
+from growthring.runs.samples import sample_lines
 from growthring.train import (
     RECIPES,
     Progress,
@@ -133,7 +135,9 @@ def _train(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print(json.dumps({"run": str(trainer.out), **asdict(result)}))
         return
-    print(f"{trainer.out}: {result}")
+    print(f"{trainer.out}: {trainer.sentence(result)}")
+    for line in (*result.notes, *sample_lines(trainer.out)):
+        print(shown(line))
 
 
 def _resumed(arguments: argparse.Namespace, common: dict[str, Any]) -> Trainer:

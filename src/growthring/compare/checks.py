@@ -8,22 +8,26 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from growthring.checkpoint import read_json
+from growthring.data.batch import Batch
 from growthring.errors import GrowthError, InputError
 from growthring.methods.base import Loss
 from growthring.planning.options import OPTIONS
 from growthring.runs.folder import RunFolder
 from growthring.runs.values import canonical, mapping
 from growthring.train import Recipe
+from growthring.train.measure import apply
 from growthring.train.recipe import differences
 from growthring.train.regularisation import check_augmentation, check_weight_decay
 from growthring.train.setup import check, make_model, make_optimizer, make_plan, make_streams
-from growthring.train.task import task_of
+from growthring.train.tasks import task_of
 
 _DATA = (
     "data",
+    "task",
+    "task_options",
     "num_train",
     "side",
     "shift",
@@ -77,7 +81,7 @@ def check_recipes(
                 task = task_of(recipe)
                 task.check(model, task.example(recipe), (streams.train, streams.test))
                 loss = task.loss(recipe.label_smoothing)
-                _step(model.to(device), optimizer, loss, *next(iter(streams.train)))
+                _step(model.to(device), optimizer, loss, next(iter(streams.train)))
             if planned not in done:
                 make_plan(recipe, model.cpu())
         except GrowthError as error:
@@ -89,11 +93,11 @@ def _step(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     loss: Loss,
-    inputs: Tensor,
-    targets: Tensor,
+    batch: Batch,
 ) -> None:
+    inputs, targets = batch
     try:
-        loss(model.train()(inputs), targets).backward()
+        loss(apply(model.train(), inputs), targets).backward()
         optimizer.step()
     except (RuntimeError, ValueError, IndexError) as error:  # the user's own model
         raise InputError(f"a first step failed: {type(error).__name__}: {error}") from error

@@ -48,7 +48,7 @@ def _plot(rows: Sequence[Standing], manifest: Manifest) -> str:
 def _table(rows: Sequence[Standing], manifest: Manifest) -> str:
     lines = [[text(cell) for cell in line] for line in cells(rows, manifest.clock)]
     told = tag("ul", *(tag("li", text(note)) for note in notes(rows, manifest)), class_="notes")
-    caption = "Test accuracy and cost, in % of fixed-size training"
+    caption = "What was reached, and its cost in % of fixed-size training"
     return table(caption, lines[0], lines[1:]) + told
 
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from growthring.compare.labels import Box, place
 from growthring.compare.standings import Standing
-from growthring.compare.table import by_loss
 from growthring.report.charts import x_axis_parts
 from growthring.report.colours import line_styles, variables
 from growthring.report.markup import tag, text
 from growthring.report.scales import Scale, fit, tick_labels
+from growthring.runs.metrics import ACCURACY, Metric
 from growthring.runs import Spread
 from growthring.runs.clocks import clock_words
 
@@ -51,7 +51,7 @@ def plot(rows: Sequence[Standing], clock: str = "wall") -> str:
     >>> plot([]).count("<svg")
     1
     """
-    loss = by_loss(rows)
+    metric = rows[0].metric if rows else ACCURACY
     shown = [row for row in rows if row.runs]  # as on the page, so that colours agree
     styles = line_styles([row.fixed for row in shown])
     parts = [
@@ -65,11 +65,11 @@ def plot(rows: Sequence[Standing], clock: str = "wall") -> str:
         points = []
         for row, (colour, _) in zip(shown, styles, strict=True):
             cost = row.flops_share if index == 0 else row.seconds_share
-            quality = row.loss if loss else row.accuracy
+            quality = row.quality
             if cost is not None and quality is not None:
                 length = 0 if row.length is None else row.length.count
                 points.append(Point(row.name, cost, quality, colour, row.fixed, length))
-        panel = _panel(points, what, "test loss" if loss else "test accuracy", loss)
+        panel = _panel(points, what, metric)
         parts.append(tag("g", *panel, transform=f"translate({index * (_WIDTH + _GAP)} 0)"))
     return tag(
         "svg",
@@ -78,14 +78,19 @@ def plot(rows: Sequence[Standing], clock: str = "wall") -> str:
         class_="costs",
         viewBox=f"0 0 {2 * _WIDTH + _GAP} {_HEIGHT}",
         role="img",
-        aria_label=f"Test {'loss' if loss else 'accuracy'} over FLOPs and over {seconds}, in percent of "
+        aria_label=f"{_capital(metric.title)} over FLOPs and over {seconds}, in percent of "
         "fixed-size training",
     )
 
 
-def _panel(points: Sequence[Point], cost: str, quality: str, loss: bool) -> list[str]:
-    factor = 1.0 if loss else 100.0
-    name = f"{quality.capitalize()} over {cost}"
+def _capital(title: str) -> str:
+    """With a capital at the beginning, and names such as BLEU as they are."""
+    return title[:1].upper() + title[1:]
+
+
+def _panel(points: Sequence[Point], cost: str, metric: Metric) -> list[str]:
+    factor = metric.factor
+    name = f"{_capital(metric.title)} over {cost}"
     title = tag("text", text(name), x=2, y=14, class_="title")
     if not points:
         return [title, tag("text", text("No run is finished yet."), x=2, y=_TOP + 20)]
@@ -96,8 +101,7 @@ def _panel(points: Sequence[Point], cost: str, quality: str, loss: bool) -> list
     left, right = 26 + round(6.6 * max(map(len, labels))), _WIDTH - 10
     ends = [v for p in points for v in _ends(p.x, 100.0)]
     x = Scale(0.0, max(100.0, *ends) * 1.04, left, right)
-    unit = "" if loss else ", %"
-    parts = [title, tag("text", text(f"{quality}{unit}"), x=2, y=_TOP - 12, class_="axis-title")]
+    parts = [title, tag("text", text(metric.axis), x=2, y=_TOP - 12, class_="axis-title")]
     for tick, label in zip(ticks, labels, strict=True):
         at = f"{y(tick):.1f}"
         parts.append(tag("line", x1=left, x2=right, y1=at, y2=at, class_="grid"))

@@ -12,9 +12,10 @@ from growthring.compare.manifest import Entry, Manifest
 from growthring.compare.stored import flat
 from growthring.planning.lengths import Length
 from growthring.runs.folder import RunFolder
+from growthring.runs.metrics import ACCURACY, LOSS, Metric, headline_of, read_metrics
 from growthring.runs.results import CLOCKS, damage_of, read_object, read_result
 from growthring.runs.spread import Spread, spread, without_rounding
-from growthring.runs.values import number
+from growthring.runs.values import items, number, numbers
 from growthring.train import format_settings
 
 FAILED = "failed.json"
@@ -32,6 +33,9 @@ class Standing:
         seeds: those that are finished.
         runs: their folders, relative to the comparison.
         accuracy, loss: on the test data.
+        metric: what the task is judged by, the same for all contenders.
+        scores: other metrics on the test data, by their keys.
+        notes: how they were measured.
         flops_share, seconds_share: cost over that of `fixed`; seconds by the comparison's clock.
         seconds: of training, by that clock.
         memory: peak memory in bytes, and as `memory_share` over that of `fixed`.
@@ -60,6 +64,15 @@ class Standing:
     state: str
     values: Mapping[str, list[float | None]] = field(default_factory=dict)
     machines: tuple[str, ...] = ()
+    metric: Metric = ACCURACY
+    scores: Mapping[str, Spread | None] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def quality(self) -> Spread | None:
+        """What it reached, by its metric."""
+        own = {ACCURACY.key: self.accuracy, LOSS.key: self.loss}
+        return own.get(self.metric.key, self.scores.get(self.metric.key))
 
     def as_dict(self) -> dict[str, Any]:
         """The standing as JSON can hold it."""
@@ -77,13 +90,32 @@ def read_standings(out: Path, manifest: Manifest) -> list[Standing]:
             whole = spread(number(result.get(key)) for result in results)
             if whole is not None and whole.mean > 0:
                 base[key] = whole.mean
+    metric = _metric(out, manifest)
     return [
-        _standing(out, manifest, name, entry, base) for name, entry in manifest.entries().items()
+        _standing(out, manifest, name, entry, base, metric)
+        for name, entry in manifest.entries().items()
     ]
 
 
+def _metric(out: Path, manifest: Manifest) -> Metric:
+    """What the runs are judged by, as far as they are finished."""
+    runs = []
+    for name, entry in manifest.entries().items():
+        folder = out / manifest.folder(name, 0)
+        result = read_result(folder) if entry.length is not None else {}
+        if result:
+            metrics = read_metrics(read_object(RunFolder(folder).config_file))
+            runs.append((metrics, {**result, **numbers(result.get("scores"))}))
+    return headline_of(runs)
+
+
 def _standing(
-    out: Path, manifest: Manifest, name: str, entry: Entry, base: Mapping[str, float]
+    out: Path,
+    manifest: Manifest,
+    name: str,
+    entry: Entry,
+    base: Mapping[str, float],
+    metric: Metric,
 ) -> Standing:
     folders = {seed: manifest.folder(name, seed) for seed in range(entry.seeds)}
     results = {
@@ -94,7 +126,7 @@ def _standing(
     clock = CLOCKS[manifest.clock]
 
     def values(key: str) -> list[float | None]:
-        return [number(result.get(key)) for result in results.values()]
+        return [number({**numbers(r.get("scores")), **r}.get(key)) for r in results.values()]
 
     def share(key: str) -> Spread | None:
         whole = base.get(key)
@@ -104,6 +136,7 @@ def _standing(
         s / f if s and f else None
         for s, f in zip(values("search_flops"), values("flops"), strict=True)
     ]
+    scores = list(dict.fromkeys(k for r in results.values() for k in numbers(r.get("scores"))))
     configs = [read_object(RunFolder(out / folders[seed]).config_file) for seed in results]
     return Standing(
         name=name,
@@ -128,8 +161,12 @@ def _standing(
             for key in (
                 *("test_accuracy", "test_loss", "flops", "seconds", "cpu_seconds"),
                 *("peak_memory", "search_flops"),
+                *scores,
             )
         },
+        metric=metric,
+        scores={key: spread(values(key)) for key in scores},
+        notes=tuple(dict.fromkeys(str(n) for r in results.values() for n in items(r.get("notes")))),
         machines=tuple(dict.fromkeys(str(config.get("machine", "")) for config in configs)),
     )
 

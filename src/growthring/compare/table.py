@@ -11,23 +11,20 @@ from growthring.compare.verdict import verdicts
 from growthring.files.foreign import shown
 from growthring.runs import Spread
 from growthring.runs.clocks import clock_words
+from growthring.runs.metrics import ACCURACY, Metric
 from growthring.runs.texttable import aligned, printable
 
 NOTHING = "–"
 _LONGEST_STATE = 100
 
 
-def by_loss(rows: Sequence[Standing]) -> bool:
-    """Whether the quality is the test loss, as no run has an accuracy."""
-    return all(row.accuracy is None for row in rows) and any(row.loss for row in rows)
-
-
 def cells(rows: Sequence[Standing], clock: str = "wall") -> list[list[str]]:
     """The table as texts, its head first; columns that would be empty are left out.
 
-    A row has the accuracy in % with its deviation and number of seeds, FLOPs and seconds in % of `fixed`.
+    A row has what the task is judged by with its deviation and number of seeds, FLOPs and seconds in % of `fixed`.
     """
-    loss, units = by_loss(rows), {row.length.unit for row in rows if row.length is not None}
+    metric = rows[0].metric if rows else ACCURACY
+    units = {row.length.unit for row in rows if row.length is not None}
     unit = (
         units.pop() if len(units) == 1 else None
     )  # contenders may count otherwise than the recipe
@@ -35,8 +32,10 @@ def cells(rows: Sequence[Standing], clock: str = "wall") -> list[list[str]]:
         ("contender", lambda row: printable(row.name)),
         (unit or "length", lambda row: _length(row, is_short=unit is not None)),
         (
-            "test loss" if loss else "accuracy %",
-            lambda row: _plain(row.loss) if loss else _percent(row.accuracy, 2),
+            _title(metric),
+            lambda row: (
+                NOTHING if row.quality is None else metric.text(row.quality).removesuffix(" %")
+            ),
         ),
         ("n", lambda row: str(len(row.seeds))),
         ("FLOPs %", lambda row: _percent(row.flops_share, 1)),
@@ -110,6 +109,7 @@ def notes(rows: Sequence[Standing], manifest: Manifest) -> list[str]:
                 f"({100 * decision.share:.1f} % in the first seed), rounded up, which favours full size."
             )
     sentences += [verdict.sentence(manifest.clock) for verdict in verdicts(rows, manifest)]
+    sentences += dict.fromkeys(note for row in rows for note in row.notes)
     if any(row.memory for row in rows):
         sentences.append("Memory is the peak above what the process used before the run.")
     machines = {machine for row in rows for machine in row.machines}
@@ -139,8 +139,8 @@ def _length(row: Standing, is_short: bool) -> str:
     return str(row.length.count) if is_short else str(row.length)
 
 
-def _plain(value: Spread | None) -> str:
-    return NOTHING if value is None else value.plain()
+def _title(metric: Metric) -> str:
+    return f"{metric.name} %" if metric.unit == "%" else metric.title
 
 
 def _megabytes(memory: Spread | None) -> str:

@@ -14,7 +14,9 @@ from growthring.errors import InputError
 from growthring.files.foreign import read_plain
 
 _MOST = 1 << 33  # bytes of a text file
-_HELD_OUT = 50  # of data without a split, one sentence in so many is for validation, and one for testing
+_HELD_OUT = (
+    50  # of data without a split, one sentence in so many is for validation, and one for testing
+)
 _SPLITS = {
     "train": ("train",),
     "valid": ("valid", "val", "dev"),
@@ -47,12 +49,11 @@ class Pairs:
 
 @dataclass(frozen=True)
 class PairSplits:
-    """Pairs to train on, to choose settings by, and to test with; which BLEU tokenization fits them."""
+    """Pairs to train on, to choose settings by, and to test with."""
 
     train: Pairs
     valid: Pairs
     test: Pairs
-    bleu_tokenize: str = "13a"
 
 
 def load_pairs(name: str, root: str | Path | None, source: str, target: str) -> PairSplits:
@@ -71,7 +72,7 @@ def load_pairs(name: str, root: str | Path | None, source: str, target: str) -> 
 
     >>> pairs = load_pairs("numbers", None, "de", "en").train
     >>> pairs.sources[0], pairs.targets[0]
-    ('dreitausenddreihundertzwei', 'three thousand three hundred and two')
+    ('sechstausendvierundvierzig', 'six thousand and forty-four')
 
     Args:
         name: one of the above.
@@ -79,9 +80,7 @@ def load_pairs(name: str, root: str | Path | None, source: str, target: str) -> 
         source, target: the languages: endings of the files, or where a table has no head, "en" and "de".
     """
     if name not in _LOADERS:
-        raise InputError(
-            f"there are no sentence pairs '{name}'; there are {', '.join(_LOADERS)}."
-        )
+        raise InputError(f"there are no sentence pairs '{name}'; there are {', '.join(_LOADERS)}.")
     return _LOADERS[name](None if root is None else Path(root).expanduser(), source, target)
 
 
@@ -105,12 +104,11 @@ def _iwslt14(root: Path | None, source: str, target: str) -> PairSplits:
     inner = folder / "iwslt14.tokenized.de-en"
     splits = _folder("iwslt14", inner if inner.is_dir() else folder, source, target)
     # fairseq has cut its words at "@@ ": they are put together, as the vocabulary here cuts its own way.
-    whole = [
+    train, valid, test = (
         Pairs(p.name, [_joined(s) for s in p.sources], [_joined(s) for s in p.targets], p.notes)
         for p in (splits.train, splits.valid, splits.test)
-    ]
-    # Its words stay separated from punctuation, so BLEU must not separate them again.
-    return PairSplits(*whole, bleu_tokenize="none")
+    )
+    return PairSplits(train, valid, test)
 
 
 def _joined(text: str) -> str:
@@ -205,12 +203,16 @@ def _lines(path: Path) -> list[str]:
     try:
         content = read_plain(path, _MOST).decode("utf-8-sig")
     except FileNotFoundError:
-        raise DataError(f"'{path}' is not there, and its translation alone teaches nothing.") from None
+        raise DataError(
+            f"'{path}' is not there, and its translation alone teaches nothing."
+        ) from None
     except OSError as error:
         raise DataError(f"'{path}' cannot be read: {error.strerror or error}.") from error
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
-        raise DataError(f"'{path}', line {line} is not UTF-8. Convert it (iconv -t utf-8).") from None
+        raise DataError(
+            f"'{path}', line {line} is not UTF-8. Convert it (iconv -t utf-8)."
+        ) from None
     # only real ends of lines: str.splitlines would also split at U+2028, which sentences may contain
     lines = content.replace("\r\n", "\n").split("\n")
     return lines[:-1] if lines and not lines[-1] else lines

@@ -100,7 +100,9 @@ def encode_pairs(
     """
     sources = [[*s, EOS] for s in vocabulary.encode_all(pairs.sources)]
     targets = [[BOS, *t, EOS] for t in vocabulary.encode_all(pairs.targets)]
-    fits = [len(s) <= max_length and len(t) <= max_length for s, t in zip(sources, targets, strict=True)]
+    fits = [
+        len(s) <= max_length and len(t) <= max_length for s, t in zip(sources, targets, strict=True)
+    ]
     long = fits.count(False)
     notes = pairs.notes
     if long and is_training:
@@ -109,7 +111,9 @@ def encode_pairs(
             raise DataError(
                 f"all sentences of '{pairs.name}' are longer than max_length={max_length} tokens: take more."
             )
-        pairs = Pairs(pairs.name, [pairs.sources[i] for i in kept], [pairs.targets[i] for i in kept])
+        pairs = Pairs(
+            pairs.name, [pairs.sources[i] for i in kept], [pairs.targets[i] for i in kept]
+        )
         sources, targets = [sources[i] for i in kept], [targets[i] for i in kept]
     if long:
         what = "left out" if is_training else "cut"
@@ -226,7 +230,9 @@ class SentenceBatches(BatchStream):
         sizes = []
         for width, count in self._buckets:
             whole, rest = divmod(count, _BLOCK * self._sentences(width, self._base))
-            sizes += [_BLOCK * self._sentences(width, self._base)] * whole + ([rest] if rest else [])
+            sizes += [_BLOCK * self._sentences(width, self._base)] * whole + (
+                [rest] if rest else []
+            )
         return sizes
 
     def _batches_at(self, batch_size: int) -> int:

@@ -75,7 +75,9 @@ def train_vocabulary(sentences: Iterable[str], size: int) -> Vocabulary:
     """
     least = _BYTES + len(_SPECIAL)
     if size < least:
-        raise InputError(f"a vocabulary of {size} is too small: {least} are single bytes and marks.")
+        raise InputError(
+            f"a vocabulary of {size} is too small: {least} are single bytes and marks."
+        )
     library = _library()
     tokenizer = library.Tokenizer(library.models.BPE())
     tokenizer.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=True)

@@ -1,4 +1,4 @@
-"""The curves of training: accuracy over epochs (or steps), FLOPs and seconds; the loss; the learning rate."""
+"""The curves of training: what the task is judged by over epochs (or steps), FLOPs and seconds; the loss; the learning rate."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from growthring.report.markup import sentence, tag, text
 from growthring.runs.clocks import clock_words
 from growthring.runs.configurations import Configuration, reference_of
 from growthring.runs.records import EpochRecord
-from growthring.runs.run import Run
+from growthring.runs.run import Run, curve_metric
 
 Reading = Callable[[Run, EpochRecord], float | None]
 _UNITS = ((3 * 86400.0, 86400.0, "days"), (3 * 3600.0, 3600.0, "h"), (300.0, 60.0, "min"))
@@ -40,17 +40,16 @@ def curve_section(configurations: Sequence[Configuration], clock: str = "wall") 
     """The charts, each left out with a sentence if no run has its values; their seconds are by the clock."""
     if not any(run.epochs for c in configurations for run in c.runs):
         return sentence("There are no curves: no run has finished an epoch yet.")
-    key, quality = "test_accuracy", ChartAxis("test accuracy", "%", cut=0.04)
-    if all(run.final(key) is None for c in configurations for run in c.runs):
-        key, quality = "test_loss", ChartAxis("test loss", log=True)
-    scale = 100.0 if key == "test_accuracy" else 1.0
+    metric = curve_metric([run for c in configurations for run in c.runs])
+    cut = 0.04 if metric.is_higher_better else 0.0
+    quality = ChartAxis(metric.title, metric.unit, cut=cut, log=not metric.is_higher_better)
     place, time = _time_axis(configurations)
     unit, divisor = _time_unit(configurations)
     references = {c.label: reference_of(c, configurations) for c in configurations}
 
     def measured(_: Run, epoch: EpochRecord) -> float | None:
-        value: float | None = getattr(epoch, key)
-        return None if value is None else scale * value
+        value = epoch.value(metric.key)
+        return None if value is None else metric.factor * value
 
     def seconds(_: Run, epoch: EpochRecord) -> float | None:
         return None if epoch.seconds is None else epoch.seconds / divisor
@@ -107,7 +106,7 @@ def curve_section(configurations: Sequence[Configuration], clock: str = "wall") 
     note = f"Dots mark the last {last} before a growth." if grown else "No run has grown yet."
     num_epochs = sum(len(run.epochs) for c in configurations for run in c.runs)
     if int(quality.cut * num_epochs):
-        note += " The first, lowest accuracies may lie below a chart."
+        note += " The first, lowest values may lie below a chart."
     return (
         legend(configurations)
         + tag("div", *charts, class_="charts")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from growthring.core.wording import counted
 from growthring.report.markup import sentence, table, text
 from growthring.runs.configurations import Configuration
-from growthring.runs.run import StagePlan
+from growthring.runs.run import StagePlan, curve_metric
 
 _MOST_ROWS = 24
 
@@ -40,14 +40,14 @@ def width_table(configuration: Configuration) -> str:
 
 
 def stage_table(configuration: Configuration) -> str:
-    """One row per stage: what was planned, and the accuracy at its end."""
+    """One row per stage: what was planned, and what was reached at its end."""
     run = configuration.first
     plan = run.plan
     stages = range(len(plan.lengths))
     full = max(plan.flops, default=0.0)
-    reached = {
-        epoch.stage: epoch.test_accuracy for epoch in run.epochs if epoch.test_accuracy is not None
-    }
+    metric = curve_metric([run])
+    values = ((epoch.stage, epoch.value(metric.key)) for epoch in run.epochs)
+    reached = {stage: value for stage, value in values if value is not None}
     columns = [
         ("stage", list(map(str, stages))),
         (plan.unit, [f"{length:g}" for length in plan.lengths]),
@@ -56,9 +56,9 @@ def stage_table(configuration: Configuration) -> str:
         ("FLOPs of full size", [f"{100 * f / full:.1f} %" for f in plan.flops] if full else []),
         ("memory, MB", [f"{size / 1e6:,.1f}" for size in plan.memory]),
     ]
-    accuracies = [reached.get(t) for t in stages] if reached else []
-    shown = ["–" if value is None else f"{100 * value:.1f} %" for value in accuracies]
-    columns.append(("accuracy at its end", shown))
+    ends = [reached.get(t) for t in stages] if reached else []
+    shown = ["–" if value is None else metric.text(value) for value in ends]
+    columns.append((f"{metric.name} at its end", shown))
     columns = [(name, cells) for name, cells in columns if len(cells) == len(stages)]
     rows = [list(cells) for cells in zip(*(cells for _, cells in columns), strict=True)]
     return table(f"Stages of {configuration.label}", [name for name, _ in columns], rows)

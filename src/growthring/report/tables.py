@@ -21,13 +21,12 @@ def headline(rows: Sequence[Row], clock: str = "wall") -> str:
     seconds = clock_words("seconds", clock)
     if not rows:
         return sentence("No runs were given.")
-    by_loss = all(row.accuracy is None for row in rows) and any(row.loss for row in rows)
-    head = ["configuration", "test loss" if by_loss else "test accuracy"]
+    metric = rows[0].metric
+    head = ["configuration", metric.title]
     head += ["FLOPs", seconds, clock_words("time", clock), "parameters", "state"]
     body = []
     for row in rows:
-        quality = row.loss if by_loss else row.accuracy
-        shown = "–" if quality is None else quality.plain() if by_loss else quality.percent(2)
+        shown = "–" if row.quality is None else metric.text(row.quality)
         folders = ", ".join(row.directories[:3]) + (" …" if len(row.directories) > 3 else "")
         name = tag("span", text(row.run), class_="name", title=row.run)
         body.append(
@@ -42,7 +41,7 @@ def headline(rows: Sequence[Row], clock: str = "wall") -> str:
             ]
         )
     caption = f"FLOPs and {seconds} as shares of fixed-size training"
-    if any(row.accuracy and row.accuracy.deviation is not None for row in rows):
+    if any(row.quality and row.quality.deviation is not None for row in rows):
         caption += "; mean ± sample standard deviation over seeds"
     return cards(rows, clock) + table(caption, head, body)
 
@@ -55,11 +54,12 @@ def cards(rows: Sequence[Row], clock: str = "wall") -> str:
         return ""
     row = grown[0]
     entries = []
-    if row.accuracy and fixed[0].accuracy:
-        points = 100 * (row.accuracy.mean - fixed[0].accuracy.mean)
-        entries.append(
-            (row.accuracy.percent(2), "test accuracy", f"{points:+.2f} points against fixed-size")
-        )
+    metric, whole = row.metric, fixed[0].quality
+    if row.quality and whole:
+        change = metric.factor * (row.quality.mean - whole.mean)
+        points = " points" if metric.unit == "%" else ""
+        words = f"{change:+.{metric.digits}f}{points} against fixed-size"
+        entries.append((metric.text(row.quality), metric.title, words))
     seconds = clock_words("seconds", clock)
     for share, name in ((row.flops_share, "FLOPs"), (row.seconds_share, seconds)):
         if share:

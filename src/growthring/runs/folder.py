@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from growthring.checkpoint import (
 )
 from growthring.checkpoint.files import write_error
 from growthring.errors import InputError
+from growthring.files.atomic import write_bytes
 from growthring.files.foreign import refuse_link
 from growthring.runs.records import LogRecord, Result
 
@@ -51,6 +52,7 @@ class RunFolder:
         self.log_file = self.path / "metrics.jsonl"
         self.result_file = self.path / "result.json"
         self.weights_file = self.path / "model.safetensors"
+        self.samples_file = self.path / "samples.json"
         self._log: JsonLines | None = None
 
     def __str__(self) -> str:
@@ -147,6 +149,17 @@ class RunFolder:
         """
         save_weights(self.weights_file, weights, metadata)
         write_json(self.result_file, asdict(result))
+
+    def write_file(self, name: str, text: str) -> None:
+        """Writes a text beside the weights, whole or not at all."""
+        try:
+            write_bytes(self.path / name, text.encode())
+        except OSError as error:
+            raise write_error(self.path / name, error) from error
+
+    def write_samples(self, samples: Sequence[Sequence[tuple[str, str]]]) -> None:
+        """Writes what the model does, to look at."""
+        write_json(self.samples_file, {"samples": [[list(pair) for pair in s] for s in samples]})
 
     def write_events(self, record: LogRecord) -> None:
         """Adds a record's numbers to the TensorBoard events in the folder."""

@@ -6,11 +6,12 @@ or damaged: what a line does not tell is None, and every record can be made of a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, ClassVar
 
-from growthring.runs.values import items, mapping, number, whole
+from growthring.runs.metrics import ACCURACY, LOSS, Metric
+from growthring.runs.values import items, mapping, number, numbers, whole
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class EpochRecord:
         cpu_seconds: the same in processor time.
         flops_share: of fixed-size training on as many examples as were planned.
         batch_size: of the last step.
+        scores: other metrics on the test data, by their keys.
     """
 
     KIND: ClassVar[str] = "epoch"
@@ -45,6 +47,15 @@ class EpochRecord:
     flops: float | None = None
     flops_share: float | None = None
     batch_size: float | None = None
+    scores: Mapping[str, float] = field(default_factory=dict)
+
+    def value(self, key: str) -> float | None:
+        """A number by its key, a score among them.
+
+        >>> EpochRecord(1, 0, test_loss=0.5, scores={"test_bleu": 3.0}).value("test_bleu")
+        3.0
+        """
+        return self.scores.get(key, getattr(self, key, None))
 
     def as_line(self) -> dict[str, Any]:
         """The record as the log has it.
@@ -57,6 +68,8 @@ class EpochRecord:
         values = asdict(self)
         number = values.pop("number")
         place = {"epoch": number - 1} if isinstance(number, int) else {"epochs": number}
+        if not self.scores:
+            values.pop("scores")
         return {"kind": self.KIND, **place, **values}
 
     @classmethod
@@ -67,8 +80,9 @@ class EpochRecord:
             epoch = 1.0 if before is None else before.number + 1
         if stage is None:
             stage = 0 if before is None else before.stage
-        names = [f.name for f in fields(cls) if f.name not in ("number", "stage")]
-        return cls(epoch, stage, **{name: number(line.get(name)) for name in names})
+        names = [f.name for f in fields(cls) if f.name not in ("number", "stage", "scores")]
+        values = {name: number(line.get(name)) for name in names}
+        return cls(epoch, stage, **values, scores=numbers(line.get("scores")))
 
 
 @dataclass(frozen=True)
@@ -167,6 +181,8 @@ class Result:
         peak_memory: bytes above what the process had before, None where that cannot be measured.
         steps, epochs: how many; epochs are whole but in a run that is counted in steps.
         parameters: of the final model.
+        scores: other metrics on the test data, by their keys.
+        notes: how they were measured.
     """
 
     test_accuracy: float | None
@@ -180,8 +196,19 @@ class Result:
     steps: int
     epochs: float
     parameters: int
+    scores: Mapping[str, float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def value(self, metric: Metric) -> float | None:
+        """The number of a metric; None where it was not measured."""
+        value = self.scores.get(metric.key, getattr(self, metric.key, None))
+        return value if isinstance(value, int | float) else None
+
+    def sentence(self, metrics: Sequence[Metric]) -> str:
+        """What it came to, by the first of some metrics that was measured."""
+        known = ((metric, self.value(metric)) for metric in metrics)
+        said = next((f"{m.title} {m.text(v)}, " for m, v in known if v is not None), "")
+        return f"{said}{self.flops_share:.1%} of the FLOPs of fixed-size training, {self.seconds:.0f} s of training"
 
     def __str__(self) -> str:
-        said = "" if self.test_loss is None else f"test loss {self.test_loss:.4g}, "
-        said = said if self.test_accuracy is None else f"test accuracy {self.test_accuracy:.2%}, "
-        return f"{said}{self.flops_share:.1%} of the FLOPs of fixed-size training, {self.seconds:.0f} s of training"
+        return self.sentence((ACCURACY, LOSS))

@@ -9,7 +9,7 @@ from typing import Any
 from growthring.checkpoint import CheckpointError, read_json
 from growthring.runs.folder import RunFolder
 from growthring.runs.records import Result
-from growthring.runs.values import mapping, number
+from growthring.runs.values import items, mapping, number, numbers
 
 _MAY_BE_NONE = ("test_accuracy", "test_loss", "peak_memory")
 CLOCKS = {"wall": "seconds", "cpu": "cpu_seconds"}  # and where a result has that time
@@ -23,10 +23,13 @@ def read_result(folder: Path) -> dict[str, Any]:
 def finished_result(folder: Path) -> Result | None:
     """What a run came to, if it is finished and nothing of that is missing or damaged."""
     try:
-        result = Result(**read_result(folder))
+        stored = read_result(folder)
+        told = {"scores": numbers(stored.get("scores")), "notes": tuple(items(stored.get("notes")))}
+        result = Result(**{**stored, **told})
     except TypeError:  # of before, with other fields
         return None
-    needed = [value for name, value in vars(result).items() if name not in _MAY_BE_NONE]
+    others = (*_MAY_BE_NONE, "scores", "notes")
+    needed = [value for name, value in vars(result).items() if name not in others]
     is_whole = RunFolder(folder).weights_file.is_file() and None not in map(number, needed)
     return result if is_whole else None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from growthring.files.foreign import read_plain
 from growthring.runs.folder import RunFolder
 from growthring.runs.log import read_log
+from growthring.runs.metrics import ACCURACY, LOSS, Metric, headline_of, read_metrics
 from growthring.runs.records import EpochRecord, GrowthRecord, RatesRecord
 from growthring.runs.values import items, mapping, number, parse_json, reason, string, whole
 
@@ -64,6 +65,7 @@ class Run:
     rates: list[RatesRecord]
     result: dict[str, Any] | None
     problems: list[str]
+    metrics: tuple[Metric, ...] = ()
 
     @property
     def finished(self) -> bool:
@@ -80,9 +82,10 @@ class Run:
 
     def final(self, key: str) -> float | None:
         """A number of the result or, where it has none, the last one of the metrics."""
-        final = number(mapping(self.result).get(key))
-        if final is None and key in EpochRecord.__dataclass_fields__:
-            values = (getattr(epoch, key) for epoch in reversed(self.epochs))
+        result = mapping(self.result)
+        final = number(result.get(key, mapping(result.get("scores")).get(key)))
+        if final is None:
+            values = (number(epoch.value(key)) for epoch in reversed(self.epochs))
             final = next((value for value in values if value is not None), None)
         return final
 
@@ -94,6 +97,22 @@ class Run:
         candidates += [growth.parameters for growth in reversed(self.growths)]
         candidates += [planned[stage]] if stage is not None and 0 <= stage < len(planned) else []
         return next((count for count in candidates if count is not None), None)
+
+
+def headline(runs: Sequence[Run]) -> Metric:
+    """What runs are compared by: the first metric of their task that one of them has."""
+    own = list(dict.fromkeys(metric for run in runs for metric in run.metrics))
+    keys = [metric.key for metric in (*own, ACCURACY, LOSS)]
+    return headline_of([(run.metrics, {key: run.final(key) for key in keys}) for run in runs])
+
+
+def curve_metric(runs: Sequence[Run]) -> Metric:
+    """What curves show: as `headline`, of those that were measured while the runs went on."""
+    own = list(dict.fromkeys(metric for run in runs for metric in run.metrics))
+    for metric in (*own, ACCURACY, LOSS):
+        if any(epoch.value(metric.key) is not None for run in runs for epoch in run.epochs):
+            return metric
+    return ACCURACY
 
 
 def read_run(path: str | os.PathLike[str]) -> Run:
@@ -130,6 +149,7 @@ def read_run(path: str | os.PathLike[str]) -> Run:
         rates=log.rates,
         result=result,
         problems=problems[:1] if not folder.is_dir() else problems,
+        metrics=read_metrics(config),
     )
 
 

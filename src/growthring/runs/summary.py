@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from growthring.runs.clocks import by_clock, clock_words
 from growthring.runs.configurations import Configuration, group_runs, reference_of
-from growthring.runs.run import Run, read_runs
+from growthring.runs.metrics import Metric
+from growthring.runs.run import Run, headline, read_runs
 from growthring.runs.spread import Spread, spread, without_rounding
 from growthring.runs.texttable import aligned, printable
 
@@ -19,14 +20,14 @@ class Row:
 
     A share has a basis: "fixed" (of the fixed-size run given beside it), "counted" (of the run's own
     count of what fixed-size training costs), "planned" (nothing was measured) or "" (there is none).
-    `state` is empty for finished runs.
+    `state` is empty for finished runs; `quality` is by the `metric` that all rows share.
     """
 
     run: str
     fixed: bool
     directories: tuple[str, ...]
-    accuracy: Spread | None
-    loss: Spread | None
+    metric: Metric
+    quality: Spread | None
     flops_share: Spread | None
     flops_basis: str
     seconds: Spread | None
@@ -51,10 +52,11 @@ def summary_table(runs: Iterable[str | os.PathLike[str]], clock: str = "wall") -
 
 def rows_of(configurations: Sequence[Configuration]) -> list[Row]:
     """The row of each configuration."""
-    return [_row(c, reference_of(c, configurations)) for c in configurations]
+    metric = headline([run for c in configurations for run in c.runs])
+    return [_row(c, reference_of(c, configurations), metric) for c in configurations]
 
 
-def _row(configuration: Configuration, reference: Configuration | None) -> Row:
+def _row(configuration: Configuration, reference: Configuration | None, metric: Metric) -> Row:
     counted = configuration.counted
     plan = configuration.first.plan
     flops, basis = _share(counted, reference, "flops"), "fixed"
@@ -69,8 +71,8 @@ def _row(configuration: Configuration, reference: Configuration | None) -> Row:
         run=configuration.label,
         fixed=configuration.fixed,
         directories=tuple(str(run.path) for run in configuration.runs),
-        accuracy=spread(run.final("test_accuracy") for run in counted),
-        loss=spread(run.final("test_loss") for run in counted),
+        metric=metric,
+        quality=spread(run.final(metric.key) for run in counted),
         flops_share=without_rounding(flops),
         flops_basis=basis if flops else "",
         seconds=spread(run.final("seconds") for run in counted),
@@ -107,12 +109,13 @@ def _state(configuration: Configuration) -> str:
 def format_table(rows: Sequence[Row], clock: str = "wall") -> str:
     """The rows as a table for the terminal; their seconds are by the clock.
 
+    >>> from growthring.runs.metrics import ACCURACY
     >>> row = Row(
     ...     "demo, grown",
     ...     False,
     ...     (),
+    ...     ACCURACY,
     ...     Spread(0.978),
-    ...     None,
     ...     Spread(0.52),
     ...     "fixed",
     ...     Spread(31.0),
@@ -122,19 +125,18 @@ def format_table(rows: Sequence[Row], clock: str = "wall") -> str:
     ...     "",
     ... )
     >>> print(format_table([row]))
-    run          accuracy   FLOPs  seconds  parameters
-    demo, grown    97.8 %  52.0 %   61.0 %     272,474
+    run          test accuracy   FLOPs  seconds  parameters
+    demo, grown        97.80 %  52.0 %   61.0 %     272,474
     """
     if not rows:
         return "no runs"
-    by_loss = all(row.accuracy is None for row in rows) and any(row.loss for row in rows)
-    head = ["run", "test loss" if by_loss else "accuracy", "FLOPs"]
+    metric = rows[0].metric
+    head = ["run", metric.title, "FLOPs"]
     head += [clock_words("seconds", clock), "parameters"]
     states = any(row.state for row in rows)
     lines = [[*head, "state"] if states else head]
     for row in rows:
-        quality = (row.loss and row.loss.plain()) if by_loss else _percent(row.accuracy)
-        cells = [printable(row.run), quality or "-"]
+        cells = [printable(row.run), "-" if row.quality is None else metric.text(row.quality)]
         cells.append(_percent(row.flops_share, row.flops_basis))
         cells.append(_percent(row.seconds_share, row.seconds_basis))
         cells.append("-" if row.parameters is None else f"{row.parameters:,}")

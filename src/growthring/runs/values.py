@@ -41,6 +41,16 @@ def mapping(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
+def numbers(value: Any) -> dict[str, float]:
+    """The entries of a dictionary that are finite numbers; none of anything else.
+
+    >>> numbers({"a": 1, "b": "?"})
+    {'a': 1.0}
+    """
+    entries = {key: number(entry) for key, entry in mapping(value).items()}
+    return {key: entry for key, entry in entries.items() if entry is not None}
+
+
 def items(value: Any) -> list[Any]:
     """A list as it is, and an empty one for anything else."""
     return value if isinstance(value, list) else []

@@ -19,4 +19,5 @@ from growthring.train.state import (
     Interrupted as Interrupted,
     TrainingError as TrainingError,
 )
+from growthring.train.tasks import Task as Task
 from growthring.train.trainer import Trainer as Trainer

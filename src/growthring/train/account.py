@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from torch import nn
+
+from growthring.data.batch import Batch, examples_in
 from growthring.growing.report import GrowthReport
 from growthring.optim import RingOptimizer
 from growthring.runs import EpochRecord, GrowthRecord, RatesRecord, Result
 from growthring.train.lengths import num_examples
 from growthring.train.parts import Parts
 from growthring.train.progress import Status
+from growthring.train.shapes import ShapeCosts
 from growthring.train.state import Totals
+from growthring.train.tasks import Outcome
+
+_FULL = -1  # in place of a stage
 
 
 class Account:
@@ -25,6 +32,7 @@ class Account:
     def __init__(self, parts: Parts, totals: Totals) -> None:
         self._parts, self.totals = parts, totals
         self._costs: Mapping[str, Any] | None = None
+        self._shapes: dict[int, ShapeCosts] = {}
 
     @property
     def costs(self) -> Mapping[str, Any]:
@@ -40,9 +48,36 @@ class Account:
     @property
     def flops_share(self) -> float:
         """FLOPs so far, of those of fixed-size training on as many examples as the whole run."""
+        totals = self.totals
+        count = num_examples(self._parts.plan, self._parts.train)
+        if totals.step >= self._parts.total_steps and totals.examples:
+            count = totals.examples  # of sentences, only whole epochs can be counted before
         one = self.costs.get("full_flops", self.costs["flops"][-1])
-        full = 3 * one * num_examples(self._parts.plan, self._parts.train)
-        return self.totals.flops / full if full else 1.0
+        if totals.examples:
+            one = totals.full_flops / totals.examples
+        return totals.flops / (3 * one * count) if one and count else 1.0
+
+    def spend(self, batch: Batch) -> None:
+        """Adds what a batch costs that is trained on: its own shapes count."""
+        totals, count = self.totals, examples_in(batch)
+        totals.examples_flops += count * self._costs_at(totals.stage).flops(batch, count)
+        if totals.examples or totals.step <= 1:  # else it was begun by one that did not count them
+            totals.examples += count
+            totals.full_flops += count * self._costs_at(_FULL).flops(batch, count)
+
+    def _costs_at(self, stage: int) -> ShapeCosts:
+        """Of a stage's model; of the full-size one."""
+        plan = self._parts.plan
+        stage = stage if stage != _FULL or self._parts.recipe.small else plan.num_stages - 1
+        if stage not in self._shapes:
+            full = self.costs.get("full_flops", self.costs["flops"][-1])
+            flops = full if stage == _FULL else self.costs["flops"][stage]
+
+            def make() -> nn.Module:
+                return self._parts.full_model if stage == _FULL else plan.empty_model(stage)
+
+            self._shapes[stage] = ShapeCosts(make, plan.example_inputs, flops)
+        return self._shapes[stage]
 
     @property
     def width(self) -> str:
@@ -98,7 +133,11 @@ class Account:
             flops=totals.flops,
             flops_share=self.flops_share,
             batch_size=self._parts.train.batch_size,
+            scores=self._scores(test[0]),
         )
+
+    def _scores(self, test_loss: float | None) -> Mapping[str, float]:
+        return {} if test_loss is None else self._parts.task.scores(test_loss)
 
     def growth(self, report: GrowthReport, cpu_seconds: float) -> GrowthRecord:
         """The record of a growth that is done, and took so much of the processor."""
@@ -121,8 +160,8 @@ class Account:
         differing = {n: f for n, f in factors.items() if any(abs(v - f[0]) > 1e-12 for v in f)}
         return RatesRecord(self.totals.step, self.totals.stage, differing)
 
-    def result(self, test: tuple[float | None, float | None]) -> Result:
-        """What the run came to."""
+    def result(self, test: tuple[float | None, float | None], outcome: Outcome) -> Result:
+        """What the run came to, with what the task measured at its end."""
         totals = self.totals
         return Result(
             test_accuracy=test[1],
@@ -136,4 +175,6 @@ class Account:
             steps=totals.step,
             epochs=self.epochs,
             parameters=self.costs["parameters"][-1],
+            scores={**self._scores(test[0]), **outcome.scores},
+            notes=outcome.notes,
         )

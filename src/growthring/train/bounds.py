@@ -19,7 +19,12 @@ BOUNDS: dict[str, tuple[int, int]] = {
     for f in (*dataclasses.fields(Recipe), *OPTIONS.values())
     if "bounds" in f.metadata
 }
-_STORED = {**KINDS, "model": str, "build": str | None}  # functions by their names
+_STORED = {
+    **KINDS,
+    "model": str,
+    "build": str | None,
+    "task": str | None,
+}  # functions by their names
 _MOST_VALUES = 10**9  # of an example input: two of them are made to trace the model with
 
 

@@ -5,6 +5,7 @@ A file may come from a stranger: every field is checked before it is used, and n
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import json
 import math
@@ -23,6 +24,7 @@ from growthring.errors import GrowthError, InputError
 from growthring.train.bounds import misfit
 from growthring.train.kinds import describe, fits, shortened
 from growthring.train.recipe import Recipe, name_of
+from growthring.train.tasks.base import Task
 
 KEY = "growthring"  # of the metadata
 VERSION = 1
@@ -51,6 +53,10 @@ class Card:
         width: "full", "seed" (trained at the seed's width throughout), or where an unfinished run was.
         fading: norms whose statistics were still fading in: plain weights give other outputs than the run's model.
         test_accuracy, test_loss: measured at the end, on the test data.
+        scores: other metrics on the test data, by their keys.
+        task: name of the task.
+        task_options: its settings.
+        files: what the weights mean nothing without (a vocabulary): names, and fingerprints of their contents.
         label_smoothing: of the cross entropy that the loss is; None for a loss of the user's own.
         precision, batch_size: that they were measured with.
         versions: of growthring and torch.
@@ -72,6 +78,10 @@ class Card:
     fading: tuple[str, ...] = ()
     test_accuracy: float | None = None
     test_loss: float | None = None
+    scores: Mapping[str, float] = field(default_factory=dict)
+    task: str | None = None
+    task_options: Mapping[str, Any] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
     label_smoothing: float | None = 0.0
     precision: str = "float32"
     batch_size: int = _BATCH
@@ -80,6 +90,14 @@ class Card:
     def as_dict(self) -> dict[str, Any]:
         """The card as JSON can hold it."""
         values = asdict(self)
+        for key in (
+            "scores",
+            "task",
+            "task_options",
+            "files",
+        ):  # older readers know nothing of them
+            if not values[key]:
+                values.pop(key)
         if self.preprocessing is not None:
             values["preprocessing"] |= _FIXED
         return dict(json.loads(dumps({"version": VERSION, **values})))
@@ -94,8 +112,7 @@ class Card:
         lines = {
             "model": f"{self.model}({options})",
             "input": f"{self.input_type} ({shape})",
-            "preprocessing": str(self.preprocessing or "not known: data of your own program"),
-            "classes": "without names" if self.classes is None else _listed(self.classes),
+            **self._inputs(),
             "trained": f"recipe {self.recipe}, data {self.data or 'of your own'}",
         }
         if self.width != "full":
@@ -106,7 +123,17 @@ class Card:
             lines["test accuracy"] = f"{self.test_accuracy:.2%}"
         if self.test_loss is not None:
             lines["test loss"] = f"{self.test_loss:.4g}"
+        lines |= {key.replace("_", " "): f"{value:.4g}" for key, value in self.scores.items()}
         return "\n".join(f"{key + ':':15}{value}" for key, value in lines.items())
+
+    def _inputs(self) -> dict[str, str]:
+        """What inputs go through, in words."""
+        if self.files:
+            return {"made with": ", ".join(self.files)}
+        return {
+            "preprocessing": str(self.preprocessing or "not known: data of your own program"),
+            "classes": "without names" if self.classes is None else _listed(self.classes),
+        }
 
 
 def describe_training(
@@ -117,6 +144,7 @@ def describe_training(
     model: Any = None,
     has_own_data: bool = False,
     has_own_loss: bool = False,
+    task: Task | None = None,
 ) -> Card:
     """The card of what a training will give.
 
@@ -127,7 +155,9 @@ def describe_training(
         model: the function that made the model in place of the recipe's.
         has_own_data: the batches are not those of `recipe.data`.
         has_own_loss: the loss is not the recipe's cross entropy.
+        task: what the model does.
     """
+    files = {} if task is None else task.files(test)
     tensors = [leaf for leaf in tree_leaves(example) if isinstance(leaf, Tensor)]
     stored = recipe.as_dict()
     return Card(
@@ -140,11 +170,23 @@ def describe_training(
         preprocessing=Preprocessing.of(test, None if has_own_data else recipe.side),
         classes=_classes(test),
         width="seed" if recipe.small else "full",
+        task=None if task is None else task.name,
+        task_options=dict(recipe.task_options),
+        files={name: fingerprint(text) for name, text in files.items()},
         label_smoothing=None if has_own_loss else recipe.label_smoothing,
         precision=recipe.precision,
         batch_size=getattr(test, "batch_size", None) or _BATCH,
         versions=_versions(),
     )
+
+
+def fingerprint(text: str) -> str:
+    """The same for the same text.
+
+    >>> fingerprint("a") == fingerprint("a") != fingerprint("b")
+    True
+    """
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def card_of(metadata: Mapping[str, str], where: str = "the file") -> Card | None:
@@ -202,8 +244,10 @@ def _misfit(key: str, value: Any, kind: Any) -> str | None:
     if key in _BOUNDED and value is not None:
         return misfit(key, value)
     is_fit = fits(value, kind) and (not isinstance(value, float) or not math.isnan(value))
-    if key == "versions" and is_fit:
+    if key in ("versions", "files") and is_fit:
         is_fit = all(isinstance(version, str) for version in value.values())
+    if key == "scores" and is_fit:
+        is_fit = all(fits(score, float) for score in value.values())
     return None if is_fit else describe(kind, plainly=True)
 
 

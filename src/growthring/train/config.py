@@ -100,6 +100,8 @@ class _Checker:
             "source",
             "plan",
             "card",
+            "task",
+            "metrics",
             "machine",
             "versions",
         )

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
-from growthring.data import Batches, BatchStream, FolderBatches, ImageFolder, load as load_data
-from growthring.data.text import TEXTS, load_text
+from growthring.data.batch import Stream, first_examples
 from growthring.errors import InputError
-from growthring.train.card import Card, describe_training
+from growthring.files.foreign import read_plain
+from growthring.train.card import Card, describe_training, fingerprint
 from growthring.train.measure import arithmetic_of, evaluate
 from growthring.train.recipe import Recipe
 from growthring.train.setup import make_streams
-from growthring.train.task import TokenCrossEntropy, held_out_windows, task_of
-from growthring.train.trial import check_labels, check_tokens
+from growthring.train.tasks import TASKS, Place, Task, task_for, task_of
+
+_MOST = 1 << 28  # bytes of a file beside the weights
 
 
 @dataclass(frozen=True)
@@ -27,11 +30,13 @@ class Evaluation:
         num_examples: how many there were.
         test_loss: mean of the cross entropy.
         test_accuracy: 0 to 1; None where outputs are no classes.
+        scores: other metrics, by their keys.
     """
 
     num_examples: int
     test_loss: float
     test_accuracy: float | None
+    scores: Mapping[str, float] = field(default_factory=dict)
 
 
 def card_of_recipe(recipe: Recipe, root: Path | None, download: bool = False) -> Card:
@@ -39,7 +44,8 @@ def card_of_recipe(recipe: Recipe, root: Path | None, download: bool = False) ->
     streams = make_streams(
         recipe, root, torch.Generator().manual_seed(0), torch.device("cpu"), download
     )
-    return describe_training(recipe, streams.test, task_of(recipe).example(recipe, 1))
+    task = task_of(recipe)
+    return describe_training(recipe, streams.test, task.example(recipe, 1), task=task)
 
 
 def evaluate_card(
@@ -50,6 +56,8 @@ def evaluate_card(
     device: torch.device | str = "cpu",
     batch_size: int | None = None,
     download: bool = False,
+    files: Mapping[str, str] | None = None,
+    task: Task | None = None,
 ) -> Evaluation:
     """Evaluates a model on the test data of its card.
 
@@ -60,72 +68,63 @@ def evaluate_card(
         device: where to evaluate.
         batch_size: by default that of the training, which gives the same numbers to the last digit.
         download: fetch data that is missing.
+        files: contents of those that the card names, see `files_beside`.
+        task: of the model; by default the card's.
 
     Raises:
         GrowthError: the data cannot be read, or is not such as the model was trained on.
     """
-    device, size = torch.device(device), batch_size or card.batch_size
-    smoothing = card.label_smoothing or 0.0
-    if card.data in TEXTS:
-        (context,) = card.input_shape
-        batches: BatchStream = held_out_windows(
-            load_text(card.data, root)[1], size, context, device
-        )
-        check_tokens(model, torch.zeros(2, context, dtype=torch.int64), 256)
-        loss: nn.Module = TokenCrossEntropy(smoothing)
-    else:
-        batches = _test_batches(card, root, size, device, download)
-        check_labels(model, (torch.zeros(2, *card.input_shape), None), [batches])
-        loss = nn.CrossEntropyLoss(label_smoothing=smoothing)
+    place = Place(root, torch.device(device), download)
+    task = _task(card) if task is None else task
+    batches = task.test_stream(card, place, batch_size or card.batch_size, files or {})
+    task.check(model, _example(batches), [batches])
     found = evaluate(
-        model.to(device), batches, loss, lambda: arithmetic_of(card.precision, device), device
+        model.to(place.device),
+        batches,
+        task.test_loss(card.label_smoothing or 0.0),
+        lambda: arithmetic_of(card.precision, place.device),
+        place.device,
     )
-    return Evaluation(batches.num_examples, *found)
+    return Evaluation(batches.num_examples, *found, dict(task.scores(found[0])))
 
 
-def _test_batches(
-    card: Card, root: Path | None, batch_size: int, device: torch.device, download: bool
-) -> BatchStream:
-    preprocessing = card.preprocessing
-    if card.data is None or preprocessing is None:
-        raise InputError(
-            "the model was trained on batches of your own program, so how its data is read and prepared is not "
-            "known here. Give --recipe with a recipe that names the data; or evaluate it in Python "
-            "(growthring.load gives the model)."
-        )
-    if card.data == "imagenet":
-        if root is None:
+def files_beside(weights: Path, card: Card) -> dict[str, str]:
+    """The files that a card names, from where the weights are: as a run, or an export, has them.
+
+    Raises:
+        InputError: one is not there, or belongs to another run.
+    """
+    found = {}
+    for name, expected in card.files.items():
+        choices = [weights.with_name(f"{weights.stem}.{name}"), weights.with_name(name)]
+        path = next((p for p in choices if Path(name).name == name and p.is_file()), None)
+        if path is None:
             raise InputError(
-                "imagenet is read from folders: pass --data, with train/ and val/ in it."
+                f"'{weights}' needs its {name}, which is neither '{choices[0]}' nor '{choices[1]}': its numbers mean "
+                "nothing without. Copy it from the run's folder."
             )
-        _, folder = ImageFolder.splits(root)
-        _check_classes(card, folder.classes, folder.name)
-        return FolderBatches(folder, batch_size, preprocessing.crop, None, device=device)
-    _, images = load_data(card.data, root, download)
-    if preprocessing.resizing == "area":
-        images = images.resize(preprocessing.size[0])
-    shape = tuple(images.images.shape[1:])
-    if shape != card.input_shape:
+        try:
+            found[name] = read_plain(path, _MOST).decode()
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"'{path}' cannot be read: {error}.") from error
+        if fingerprint(found[name]) != expected:
+            raise InputError(
+                f"'{path}' is from another run: the model was trained with one whose fingerprint is {expected}, this "
+                f"one has {fingerprint(found[name])}. Take the one of the run's own folder."
+            )
+    return found
+
+
+def _task(card: Card) -> Task:
+    if card.task is None:  # of before, or of one's own program
+        return task_for(card.data)
+    if card.task not in TASKS:
         raise InputError(
-            f"the images of '{images.name}' are {_size(shape)}, the model takes {_size(card.input_shape)} "
-            f"(it was trained on '{card.data}')."
+            f"the model was trained for the task '{card.task}', which is not one of growthring: {', '.join(TASKS)}. "
+            "Give --recipe with the recipe that it was trained with."
         )
-    _check_classes(card, images.classes, images.name)
-    return Batches(images, batch_size, preprocessing.augmentation, None, device=device)
+    return TASKS[card.task]
 
 
-def _check_classes(card: Card, found: tuple[str, ...] | None, name: str) -> None:
-    """Refuses data whose labels mean something else."""
-    if card.classes is None or found is None or card.classes == found:
-        return
-    pairs = enumerate(zip(card.classes, found, strict=False))
-    label = next((i for i, (a, b) in pairs if a != b), min(len(card.classes), len(found)))
-    words = [repr(c[label]) if label < len(c) else "no class" for c in (card.classes, found)]
-    raise InputError(
-        f"'{name}' has {len(found)} classes, the model was trained on {len(card.classes)}: label {label} is "
-        f"{words[1]} here and {words[0]} there. Evaluate on data with the same classes."
-    )
-
-
-def _size(shape: tuple[int, ...]) -> str:
-    return "×".join(map(str, shape))
+def _example(batches: Stream) -> Any:
+    return first_examples(next(iter(batches.fork(0))), 2)[0]

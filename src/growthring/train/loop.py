@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from growthring.data.batch import Batch, examples_in
+from growthring.data.batch import Batch
 from growthring.optim import RingOptimizer
 from growthring.runs.records import LogRecord
 from growthring.train.account import Account
@@ -165,7 +165,6 @@ class Loop:
         totals, recipe = self.totals, self.recipe
         steps_in_stage = self.parts.stage_steps[totals.stage]
         factor = self.plan.rate_factors[totals.stage]
-        flops = self.account.costs["flops"][totals.stage]
         self.model.train()
         clock = Clock()
         rate = learning_rate(recipe, max(totals.step - 1, 0), self.total_steps) * factor
@@ -181,7 +180,7 @@ class Loop:
             self._step(batch)
             totals.step += 1
             totals.steps_in_stage += 1
-            totals.examples_flops += flops * examples_in(batch)
+            self.account.spend(batch)
             clock.add_to(totals)
             self.progress.step(self.account.status(self._mean_loss()))
             self.after_step()
@@ -190,7 +189,7 @@ class Loop:
         self.sums.zero_()
         self.note(record)
         is_last = totals.done(self._unit)[1] >= self.plan.lengths.counts[totals.stage]
-        self.progress.epoch(record, self.account.width, is_last)
+        self.progress.epoch(record, self.account.width, is_last, self.parts.task.metrics)
         self._say_notes()
 
     def _step(self, batch: Batch) -> None:
@@ -228,7 +227,7 @@ class Loop:
         """Loss and accuracy (0 to 1) on the test data; None where there is none."""
         if self.test is None:
             return None, None
-        return evaluate(self.model, self.test, self.loss, self._precision, self.device)
+        return evaluate(self.model, self.test, self.parts.test_loss, self._precision, self.device)
 
     def _train_metrics(self) -> tuple[float, float | None]:
         """Mean loss and accuracy of the batches since the last evaluation, as they were trained on."""

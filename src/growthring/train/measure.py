@@ -17,6 +17,9 @@ from growthring.graph.trace import split_inputs
 from growthring.methods.base import Loss
 
 
+_IGNORED = -100  # a target that torch's cross entropy passes over
+
+
 class OnDevice:
     """Batches where the model is; a user's own data may leave them on the CPU.
 
@@ -82,22 +85,23 @@ def arithmetic_of(precision: str, device: torch.device) -> AbstractContextManage
 
 
 def batch_sums(loss: Tensor, outputs: Any, batch: Batch) -> Tensor:
-    """(loss · examples, right answers or nan, examples) of a batch, in double precision on the CPU.
+    """(loss · n, right answers or nan, n) of a batch, in double precision on the CPU.
+
+    n is what the loss is a mean of: places with a class, or where targets are no classes, examples.
 
     >>> batch_sums(torch.tensor(0.5), torch.eye(2), (torch.eye(2), torch.tensor([0, 0]))).tolist()
     [1.0, 1.0, 2.0]
     """
-    count = examples_in(batch)
+    count = torch.tensor(float(examples_in(batch)))
     right = torch.tensor(math.nan)
     if _are_classes(outputs, batch[1]):
-        hits = outputs.detach().argmax(-1) == batch[1]
-        right = hits.sum().to(torch.float32) / (hits.numel() / count)  # of places, for sequences
-    sums = [
-        loss.detach() * count,
-        right.to(loss.device),
-        torch.tensor(float(count)).to(loss.device),
-    ]
-    return torch.stack([v.to(torch.float64) for v in sums]).cpu()
+        targets = batch[1]
+        # A mean cross entropy is one over places that are not padding, which batches have different numbers of.
+        count = (targets != _IGNORED).sum()
+        right = (outputs.detach().argmax(-1) == targets).sum()
+    weight = count.to(loss.device, torch.float64)
+    sums = [loss.detach().to(torch.float64) * weight, right, weight]
+    return torch.stack([v.to(loss.device, torch.float64) for v in sums]).cpu()
 
 
 def _are_classes(outputs: Any, targets: Any) -> bool:

@@ -32,7 +32,7 @@ from growthring.train.setup import (
     make_plan,
     make_streams,
 )
-from growthring.train.task import ImageTask, task_of
+from growthring.train.tasks import Task, task_for, task_of
 from growthring.train.trial import check_labels
 
 
@@ -48,6 +48,8 @@ class Parts:
         full_model: of the recipe, on the CPU beside the plan's example inputs.
         train, test: batches of (inputs, targets).
         optimizer, loss: of the training.
+        task: what it is for.
+        test_loss: the loss on the test data.
         grower: None where nothing grows.
         stage_steps: optimizer steps of each stage, as far as the length of the data tells.
         memory: the peak since the model was made.
@@ -62,7 +64,9 @@ class Parts:
     train: Stream
     test: Stream | None
     optimizer: torch.optim.Optimizer
+    task: Task
     loss: Loss
+    test_loss: Loss
     grower: Grower | None
     stage_steps: tuple[int, ...]
     memory: PeakMemory
@@ -113,10 +117,10 @@ def assemble(
             test = batches
     tests = None if test is None else as_stream(test, "test", recipe.batch_size, None)
     is_own = model is not None or train is not None
-    task = task_of(recipe)
+    task = task_for(None) if is_own and recipe.task is None else task_of(recipe)
     example = examples_of(batches) if is_own else (task.example(recipe), None)
     plan = make_plan(recipe, full, example[0])
-    if loss is None and is_own:
+    if loss is None and is_own and recipe.task is None:
         check_labels(full, example, (batches, tests))
     elif loss is None:
         task.check(full, example[0], (batches, tests))
@@ -128,10 +132,11 @@ def assemble(
     steps = stage_steps(plan, batches)
     optimizer = make_optimizer(recipe, trained, sum(steps))
     regularisation = Regularisation(recipe, plan, optimizer, batches)
-    own_loss = ImageTask() if is_own else task  # of a user's own data: classes
-    loss = loss or own_loss.loss(recipe.label_smoothing)
-    if isinstance(loss, nn.Module):
-        loss.to(device)  # weights of classes, say
+    test_loss = loss or task.test_loss(recipe.label_smoothing)
+    loss = loss or task.loss(recipe.label_smoothing)
+    for one in (loss, test_loss):
+        if isinstance(one, nn.Module):
+            one.to(device)  # weights of classes, say
     grower = None
     if grows:
         grower = Grower(
@@ -153,7 +158,9 @@ def assemble(
         batches,
         tests,
         optimizer,
+        task,
         loss,
+        test_loss,
         grower,
         steps,
         memory,

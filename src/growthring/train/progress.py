@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TextIO
+from typing import Any, TextIO
 
 from growthring.files.foreign import shown
+from growthring.runs.metrics import ACCURACY, LOSS, Metric
 from growthring.runs.records import EpochRecord
 
 
@@ -59,13 +61,26 @@ class Progress:
             f"{status.flops_share:.1%} of fixed-size FLOPs  {_time(status.seconds)} < {_time(left)}"
         )
 
-    def epoch(self, record: EpochRecord, width: str, is_last_of_stage: bool) -> None:
-        """Called after every evaluation: a line each, on a terminal one for each stage."""
+    def epoch(
+        self,
+        record: EpochRecord,
+        width: str,
+        is_last_of_stage: bool,
+        metrics: Sequence[Metric] = (ACCURACY, LOSS),
+    ) -> None:
+        """Called after every evaluation: a line each, on a terminal one for each stage.
+
+        Args:
+            record: of the evaluation.
+            width: of the model, in words.
+            is_last_of_stage: whether the stage ends with it.
+            metrics: the first one that was measured is shown.
+        """
         if self._is_live and not is_last_of_stage:
             return
-        accuracy, loss = record.test_accuracy, record.train_loss
-        said = "" if record.test_loss is None else f"  test loss {record.test_loss:.4f}"
-        said = said if accuracy is None else f"  test accuracy {accuracy:.2%}"
+        loss = record.train_loss
+        values = ((metric, record.value(metric.key)) for metric in metrics)
+        said = next((f"  {m.title} {m.text(v)}" for m, v in values if v is not None), "")
         is_whole = isinstance(record.number, int)  # else the run is counted in steps
         place = f"epoch {record.number}" if is_whole else f"step {record.step:,}"
         self.say(
@@ -94,7 +109,7 @@ class Silence(Progress):
     def step(self, status: Status) -> None:
         """Nothing."""
 
-    def epoch(self, record: EpochRecord, width: str, is_last_of_stage: bool) -> None:
+    def epoch(self, *_: Any, **__: Any) -> None:
         """Nothing."""
 
     def say(self, text: str) -> None:

@@ -17,6 +17,7 @@ from growthring.files.source import PREFIX, load_source
 from growthring.planning.lengths import Length
 from growthring.planning.options import OPTIONS, UNSET, PlanOptions, nearest
 from growthring.train.kinds import describe, fits
+from growthring.train.tasks.base import Task
 
 ModelFunction = Callable[..., nn.Module]
 
@@ -32,7 +33,9 @@ class Recipe:
         name: of the recipe.
         model: makes the full-size model; called with `model_options` and a `generator` for its weights.
         model_options: keyword arguments of `model`.
-        data: name of a data set for `growthring.data.load`.
+        data: name of a data set, see `growthring.train.tasks`.
+        task: what the model shall do; by default what the data is for. See `growthring.train.Task`.
+        task_options: settings of the task, such as the languages of a translation.
         input_shape: of one example, (channels, height, width).
         num_train: use only the first so many training examples; None for all.
         side: average images down to side × side; None leaves them.
@@ -74,6 +77,8 @@ class Recipe:
     model: ModelFunction
     model_options: Mapping[str, Any] = field(default_factory=dict)
     data: str = "digits"
+    task: Task | None = field(default=None, metadata={"later": True})
+    task_options: Mapping[str, Any] = field(default_factory=dict, metadata={"later": True})
     input_shape: tuple[int, ...] = field(default=(3, 32, 32), metadata={"bounds": (1, 100_000)})
     num_train: int | None = field(default=None, metadata={"bounds": (1, 10**12)})
     side: int | None = field(default=None, metadata={"bounds": (1, 10_000)})
@@ -172,7 +177,7 @@ def _kinds() -> dict[str, Any]:
 
 KINDS = _kinds()  # of all settings
 EPOCHS = 160  # of a recipe that says nothing
-CODE = ("model", "build")  # settings that are functions: no text can give them
+CODE = ("model", "build", "task")  # settings that are functions: no text can give them
 
 
 def change(recipe: Recipe, settings: Mapping[str, Any]) -> Recipe:

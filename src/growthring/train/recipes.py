@@ -7,6 +7,7 @@ ImageNet MobileNetV1 and of WRN-28-1 were not explained by any rule that was tri
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from growthring import zoo
 from growthring.train.recipe import ModelFunction, Recipe, change
@@ -175,6 +176,112 @@ def python_gpt() -> Recipe:
     )
 
 
+def shakespeare_gpt() -> Recipe:
+    """A small GPT on the bytes of a text of your own, such as tinyshakespeare.txt (--data FILE)."""
+    return change(
+        python_gpt(),
+        {
+            "name": "shakespeare-gpt",
+            "data": "text",
+            "model_options.block_size": 128,
+            "model_options.num_layers": 4,
+            "model_options.dropout": 0.1,
+            "input_shape": (128,),
+            "num_train": None,
+            "epochs": 10,
+            "warmup_steps": 100,
+        },
+    )
+
+
+def _transformer(
+    name: str, data: str, vocab: int, model: dict[str, Any], **settings: Any
+) -> Recipe:
+    options = {"src_vocab_size": vocab, "tgt_vocab_size": vocab, "max_length": 256, **model}
+    common = {"optimizer": "adam", "label_smoothing": 0.1, "task_options": {"vocab_size": vocab}}
+    return Recipe(name, zoo.Transformer, options, data=data, **{**common, **settings})
+
+
+def iwslt14_transformer() -> Recipe:
+    """The paper's Transformer on IWSLT'14: d_model 64 to 512 and heads of 8 to 64 in 4 stages of 5 epochs.
+
+    The paper's batch of 1500 is taken for tokens, 64 sentences: 1500 sentences would make 2,140 steps of 20 epochs,
+    and its warm-up of 4000 steps would never end.
+    """
+    return _transformer(
+        "iwslt14-transformer",
+        "iwslt14",
+        10_000,
+        {},
+        input_shape=(25, 25),
+        preset="paper",
+        epochs=20,
+        batch_size=64,
+        stages=4,
+        start=0.125,
+        schedule="doubling",
+        growth=None,
+        growth_at=(0.25, 0.5, 0.75),
+        heads="size",
+        lr=1e-3,
+        optimizer_options={"betas": (0.9, 0.98), "eps": 1e-9},
+        warmup_steps=4000,
+        published=64.64,
+    )
+
+
+def multi30k_transformer() -> Recipe:
+    """A small Transformer on Multi30k's captions, German to English: minutes on a CPU."""
+    small = {"d_model": 128, "d_embed": 128, "num_encoder_layers": 2, "num_decoder_layers": 2}
+    return _transformer(
+        "multi30k-transformer",
+        "multi30k",
+        4000,
+        small,
+        input_shape=(18, 17),
+        epochs=10,
+        batch_size=64,
+        lr=2e-3,
+        optimizer_options={"betas": (0.9, 0.98)},
+        warmup_steps=400,
+    )
+
+
+def tatoeba_transformer() -> Recipe:
+    """A Transformer on Tatoeba's sentences, German to English."""
+    medium = {"d_model": 256, "d_embed": 256, "num_encoder_layers": 3, "num_decoder_layers": 3}
+    return _transformer(
+        "tatoeba-transformer",
+        "tatoeba",
+        8000,
+        medium,
+        input_shape=(11, 11),
+        epochs=10,
+        batch_size=128,
+        lr=1e-3,
+        optimizer_options={"betas": (0.9, 0.98)},
+        warmup_steps=1000,
+    )
+
+
+def numbers_transformer() -> Recipe:
+    """A tiny Transformer on generated number words, German to English: what `make demo-translate` trains."""
+    tiny = {"d_model": 64, "d_embed": 64, "num_heads": 4, "num_encoder_layers": 2}
+    return _transformer(
+        "numbers-transformer",
+        "numbers",
+        320,
+        {**tiny, "num_decoder_layers": 2, "dropout": 0.0, "max_length": 64},
+        input_shape=(12, 10),
+        epochs=8,
+        batch_size=64,
+        lr=3e-3,
+        optimizer_options={"betas": (0.9, 0.98)},
+        warmup_steps=100,
+        label_smoothing=0.0,
+    )
+
+
 RECIPES: dict[str, Callable[[], Recipe]] = {
     recipe().name: recipe
     for recipe in (
@@ -191,5 +298,10 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
         cifar10_wide,
         demo,
         python_gpt,
+        shakespeare_gpt,
+        numbers_transformer,
+        multi30k_transformer,
+        tatoeba_transformer,
+        iwslt14_transformer,
     )
 }

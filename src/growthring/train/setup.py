@@ -19,7 +19,7 @@ from growthring.planning.planner import fixed_plan, plan
 from growthring.train.bounds import check_bounds
 from growthring.train.lr_schedules import LR_SCHEDULES, lr_factor
 from growthring.train.recipe import CODE, KINDS, Recipe, change
-from growthring.train.task import Streams, task_of
+from growthring.train.tasks import Place, Streams, task_of
 
 
 def make_model(
@@ -102,7 +102,7 @@ def make_streams(
     download: bool = False,
 ) -> Streams:
     """The recipe's data as batches."""
-    return task_of(recipe).streams(recipe, root, generator, device, download)
+    return task_of(recipe).streams(recipe, generator, Place(root, device, download))
 
 
 def check_data(settings: Mapping[str, Any], root: Path | None) -> None:
@@ -111,6 +111,8 @@ def check_data(settings: Mapping[str, Any], root: Path | None) -> None:
     Raises:
         GrowthError: there is no such data, or it does not fit the settings.
     """
+    if settings.get("task") is not None:  # only its code can read it
+        return
     known = {key: value for key, value in settings.items() if key in KINDS and key not in CODE}
     recipe = Recipe(**{"name": "", **known, "model": nn.Identity})
     make_streams(recipe, root, torch.Generator().manual_seed(0), torch.device("cpu"))
@@ -149,6 +151,7 @@ def check(recipe: Recipe) -> None:
             raise InputError(
                 f"{name}={getattr(recipe, name)!r}: a share of the full strength at the seed's width, from 0 to 1."
             )
+    task_of(recipe).options_of(recipe.task_options)
     make_growth_method(recipe)
 
 

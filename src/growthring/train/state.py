@@ -30,6 +30,8 @@ class Totals:
     steps_in_stage: int = 0
     epochs_in_stage: int = 0
     examples_flops: float = 0.0  # forward FLOPs of all training examples so far
+    full_flops: float = 0.0  # the same if the model had been of full size
+    examples: int = 0
     search_flops: float = 0.0  # of the growth method's own optimisation, forward and backward
     seconds: float = 0.0
     cpu_seconds: float = 0.0

@@ -19,6 +19,7 @@ from growthring.data.randomness import seed_shared_random
 from growthring.errors import InputError
 from growthring.methods.base import Loss
 from growthring.runs import EpochRecord, Result, RunFolder
+from growthring.runs.metrics import stored
 from growthring.runs.records import LogRecord
 from growthring.runs.results import finished_result
 from growthring.train.card import describe_training
@@ -32,6 +33,7 @@ from growthring.train.resuming import check_finite_weights, set_random, state_of
 from growthring.train.saved import Saved, how_to_resume, open_run
 from growthring.train.setup import check, find_device
 from growthring.train.state import Interrupted
+from growthring.train.tasks import Outcome
 
 
 class Trainer(Loop):
@@ -110,7 +112,9 @@ class Trainer(Loop):
             model=model,
             has_own_data=train is not None or test is not None,
             has_own_loss=loss is not None,
+            task=parts.task,
         )
+        self._files = parts.task.files(parts.test)
         self._config: Mapping[str, Any] | None = None  # as config.json has it
         self._resumed: Saved | None = None
         self._interrupt = Interrupt(self.progress.say)
@@ -143,7 +147,7 @@ class Trainer(Loop):
         result = finished_result(self.out) if has_log and self.is_done else None
         if result is not None:
             self.progress.say(
-                f"'{self.out}' is finished: {result}. Nothing is left to train; the weights are in "
+                f"'{self.out}' is finished: {self.sentence(result)}. Nothing is left to train; the weights are in "
                 f"'{self.folder.weights_file}'."
             )
             return result
@@ -155,6 +159,10 @@ class Trainer(Loop):
             if self._interrupt.is_asked:  # after the last step; the last stage has saved
                 raise Interrupted(f"stopped before the end; {self._saved_words()}")
             return self._finish()
+
+    def sentence(self, result: Result) -> str:
+        """What the run came to, by the metric of its task."""
+        return result.sentence(self.parts.task.metrics)
 
     def resume(self, saved: Saved | None = None, forget_metrics: bool = False) -> None:
         """Takes up the newest checkpoint of the run's folder; `fit` then goes on from there.
@@ -204,12 +212,16 @@ class Trainer(Loop):
             "source": self._source,
             "plan": self.account.costs,
             "card": self._card.as_dict(),
+            "task": self.parts.task.name,
+            "metrics": stored(self.parts.task.metrics),
             "machine": f"{platform.machine()} {platform.system()}, {torch.get_num_threads()} threads, "
             f"{self.device}",
             "versions": {"torch": torch.__version__, "python": platform.python_version()},
         }
         self._config = loads(dumps(config))  # as it will be read
         self._save()
+        for name, text in self._files.items():
+            self.folder.write_file(name, text)
         self.folder.begin(config)
 
     def note(self, record: LogRecord) -> None:
@@ -250,10 +262,28 @@ class Trainer(Loop):
         self._last_write = time.monotonic()
 
     def _finish(self) -> Result:
-        result = self.account.result(self.evaluate())
-        card = replace(self._card, test_accuracy=result.test_accuracy, test_loss=result.test_loss)
+        test = self.evaluate()
+        outcome = self._outcome()
+        result = self.account.result(test, outcome)
+        card = replace(
+            self._card,
+            test_accuracy=result.test_accuracy,
+            test_loss=result.test_loss,
+            scores=result.scores,
+        )
+        if outcome.samples:
+            self.folder.write_samples(outcome.samples)
         self.folder.finish(result, self.model.state_dict(), card.metadata())
         return result
+
+    def _outcome(self) -> Outcome:
+        """What the task measures once, at the end."""
+        task, test = self.parts.task, self.parts.test
+        if test is None:
+            return Outcome()
+        self.model.eval()
+        with torch.no_grad(), self._precision():
+            return task.finish(self.model, test, self.recipe)
 
     def _kept(self) -> str:
         return f"the last checkpoint in '{self.out}' is from before"

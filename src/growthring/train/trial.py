@@ -53,24 +53,38 @@ def check_labels(model: nn.Module, example: Batch, streams: Iterable[Stream | No
         _check_targets(outputs, targets)
 
 
-def check_tokens(model: nn.Module, example: Tensor, count: int) -> None:
-    """Refuses a model that does not give a number for each of so many tokens at each place of the inputs.
+def check_tokens(
+    model: nn.Module,
+    example: Any,
+    count: int,
+    places: torch.Size | None = None,
+    noun: str = "bytes",
+) -> None:
+    """Refuses a model that does not give a number for each of so many tokens at each place.
+
+    Args:
+        model: of full size; it runs once, in eval mode.
+        example: inputs.
+        count: how many tokens there are.
+        places: shape of what is predicted; by default that of the inputs.
+        noun: what tokens are, for messages.
 
     Raises:
         InputError: says what it gives.
     """
     outputs = _outputs(model, example)
-    if not isinstance(outputs, Tensor) or tuple(outputs.shape[:-1]) != tuple(example.shape):
+    needed = tuple(example.shape if places is None else places)
+    if not isinstance(outputs, Tensor) or tuple(outputs.shape[:-1]) != needed:
         found = (
             tuple(outputs.shape) if isinstance(outputs, Tensor) else f"a {type(outputs).__name__}"
         )
         raise InputError(
-            f"the model returns {found} for tokens of shape {tuple(example.shape)}; needed is a number for each "
+            f"the model returns {found} for tokens of shape {needed}; needed is a number for each "
             "token at each place, (n, length, tokens)."
         )
     if outputs.shape[-1] < count:
         raise InputError(
-            f"the model tells {outputs.shape[-1]} tokens apart, the text has bytes from 0 to {count - 1}: give it "
+            f"the model tells {outputs.shape[-1]} tokens apart, the data has {noun} from 0 to {count - 1}: give it "
             f"{count} (model_options, usually vocab_size)."
         )
 

@@ -1,0 +1,108 @@
+"""Language modelling: the bytes of a text, and the one that follows each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from growthring.data import BatchStream, TextBatches, TextData
+from growthring.data.batch import Stream
+from growthring.data.text import TEXTS, load_text
+from growthring.errors import InputError
+from growthring.methods.base import Loss
+from growthring.runs.metrics import ACCURACY, LOSS, PERPLEXITY
+from growthring.train.tasks.base import Place, Streams, Task
+from growthring.train.trial import check_tokens
+
+if TYPE_CHECKING:
+    from growthring.train.card import Card
+    from growthring.train.recipe import Recipe
+
+BYTES = 256
+_TEST_WINDOWS = 1000  # of a text: enough for a loss of three digits
+
+
+class Language(Task):
+    """The bytes of a text; `input_shape` is (context,), and an epoch has `num_train` windows of it."""
+
+    name = "language"
+    data = TEXTS
+    metrics = (PERPLEXITY, LOSS, ACCURACY)
+
+    def example(self, recipe: Recipe, count: int = 2) -> Tensor:
+        """Windows of zeros."""
+        return torch.zeros(count, *recipe.input_shape, dtype=torch.int64)
+
+    def loss(self, label_smoothing: float) -> Loss:
+        """The cross entropy of each next byte."""
+        return TokenCrossEntropy(label_smoothing)
+
+    def test_loss(self, label_smoothing: float) -> Loss:
+        """Without smoothing, so that it is the perplexity's logarithm."""
+        return TokenCrossEntropy()
+
+    def scores(self, test_loss: float) -> Mapping[str, float]:
+        """The perplexity of a byte."""
+        return {PERPLEXITY.key: perplexity(test_loss)}
+
+    def check(self, model: nn.Module, example: Any, streams: Iterable[Stream | None]) -> None:
+        """A logit for each byte, at each place."""
+        check_tokens(model, example, BYTES)
+
+    def streams(self, recipe: Recipe, generator: torch.Generator, place: Place) -> Streams:
+        """Windows of the text; an epoch has `num_train` of them, and the next one others."""
+        if len(recipe.input_shape) != 1:
+            raise InputError(
+                f"input_shape={recipe.input_shape}: of a text it is the length of a window, such as (64,)."
+            )
+        train, test = load_text(recipe.data, place.root)
+        (context,) = recipe.input_shape
+        size, per_epoch = recipe.batch_size, recipe.num_train
+        batches = TextBatches(
+            train, size, context, generator, per_epoch=per_epoch, device=place.device
+        )
+        return Streams(batches, _held_out(test, max(size, 50), context, place.device))
+
+    def test_stream(
+        self, card: Card, place: Place, batch_size: int, files: Mapping[str, str]
+    ) -> BatchStream:
+        """The windows of what was held out."""
+        (context,) = card.input_shape
+        text = load_text(card.data or "", place.root)[1]
+        return _held_out(text, batch_size, context, place.device)
+
+
+def _held_out(text: TextData, batch_size: int, context: int, device: torch.device) -> TextBatches:
+    """What a model of a text is judged by: windows from all over what was held out, in order."""
+    return TextBatches(text, batch_size, context, None, per_epoch=_TEST_WINDOWS, device=device)
+
+
+def perplexity(loss: float) -> float:
+    """Of a mean cross entropy.
+
+    >>> perplexity(0.0), perplexity(1e9)
+    (1.0, inf)
+    """
+    return math.exp(loss) if loss < 700 else math.inf
+
+
+class TokenCrossEntropy(nn.Module):
+    """The mean cross entropy of outputs (b, t, v) for targets (b, t); targets of -100, padding, do not count.
+
+    >>> TokenCrossEntropy()(torch.zeros(1, 2, 4), torch.tensor([[1, -100]])).exp().round().item()
+    4.0
+    """
+
+    def __init__(self, label_smoothing: float = 0.0) -> None:
+        super().__init__()
+        self.label_smoothing = label_smoothing
+
+    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """A mean over all places."""
+        return nn.functional.cross_entropy(
+            outputs.flatten(0, -2), targets.flatten(), label_smoothing=self.label_smoothing
+        )
