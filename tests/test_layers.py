@@ -17,7 +17,7 @@ LEVELS: list[set[str]] = [
     {"errors"},
     {"core", "files"},
     {"graph", "optim", "zoo", "data", "checkpoint"},
-    {"planning", "runs"},
+    {"planning", "runs", "decoding"},
     {"methods"},
     {"growing"},
     {"train", "report"},

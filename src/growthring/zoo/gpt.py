@@ -8,11 +8,14 @@ Axes: B texts, T tokens, M model (width), H heads, D one head, V vocabulary.
 """
 
 import math
+from collections.abc import Iterable
+from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .cache import DecodingCache, KeyValues, attend_to_past
 from .init import normal_, untouched_rng
 
 
@@ -41,6 +44,13 @@ class CausalSelfAttention(nn.Module):
         q, k, v = (self._split(part) for part in self.qkv(x).chunk(3, dim=-1))
         dropout = self.dropout.p if self.training else 0.0
         read = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True)
+        return self.dropout(self.out(read.transpose(1, 2).flatten(2)))
+
+    def extend(self, x: Tensor, seen: KeyValues) -> Tensor:
+        """As `forward` of the positions in `seen` and further ones `x` (B, T, M): the latter's part."""
+        q, k, v = (self._split(part) for part in self.qkv(x).chunk(3, dim=-1))
+        dropout = self.dropout.p if self.training else 0.0
+        read = attend_to_past(q, *seen.append(k, v), dropout)
         return self.dropout(self.out(read.transpose(1, 2).flatten(2)))
 
     def _split(self, x: Tensor) -> Tensor:
@@ -74,6 +84,12 @@ class Block(nn.Module):
         """Maps (B, T, M) to (B, T, M)."""
         x = x + self.attention(self.norm1(x))
         hidden = F.gelu(self.fc1(self.norm2(x)), approximate="tanh")  # GPT-2's own GELU
+        return x + self.dropout(self.fc2(hidden))
+
+    def extend(self, x: Tensor, seen: KeyValues) -> Tensor:
+        """As `forward`, of further positions (B, T, M) only; they are added to `seen`."""
+        x = x + self.attention.extend(self.norm1(x), seen)
+        hidden = F.gelu(self.fc1(self.norm2(x)), approximate="tanh")
         return x + self.dropout(self.fc2(hidden))
 
 
@@ -149,6 +165,34 @@ class GPT(nn.Module):
         for block in self.blocks:
             x = block(x)
         return self.output(self.norm(x))
+
+    def start_decoding(self) -> DecodingCache:
+        """An empty memory for `continue_decoding`.
+
+        Example:
+            >>> model = GPT(vocab_size=11, block_size=8, num_layers=2, num_heads=2, width=16).eval()
+            >>> tokens, cache = torch.arange(6)[None], model.start_decoding()
+            >>> first = model.continue_decoding(tokens[:, :4], cache)
+            >>> then = model.continue_decoding(tokens[:, 4:], cache)
+            >>> torch.allclose(then, model(tokens)[:, -1], atol=1e-5)
+            True
+        """
+        return DecodingCache(len(self.blocks))
+
+    @torch.no_grad()
+    def continue_decoding(self, tokens: Tensor, cache: DecodingCache) -> Tensor:
+        """Maps tokens (B, T) that follow those in `cache` to logits (B, V) of what comes after them."""
+        length = cache.length + tokens.shape[1]
+        if length > self.block_size:
+            raise ValueError(
+                f"text of {length} tokens, but block_size is {self.block_size}: "
+                "start again with the text's last part."
+            )
+        positions = torch.arange(cache.length, length, device=tokens.device)
+        x = self.dropout(self.token_embedding(tokens) + self.position_embedding(positions))
+        for block, seen in zip(cast("Iterable[Block]", self.blocks), cache.own, strict=True):
+            x = block.extend(x, seen)
+        return self.output(self.norm(x[:, -1:]))[:, 0]
 
 
 def gpt2_124m(dropout: float = 0.0, generator: torch.Generator | None = None) -> GPT:

@@ -8,10 +8,13 @@ Axes: B sentences, S source tokens, T target tokens, M model (d_model), V target
 """
 
 import math
+from collections.abc import Iterable
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
+from .cache import DecodingCache
 from .init import init_fan_in_, init_output_, normal_, untouched_rng
 from .transformer_blocks import DecoderBlock, EncoderBlock, FeedForward
 
@@ -144,14 +147,56 @@ class Transformer(nn.Module):
             x = block(x, memory, mask)
         return self.output(x)
 
-    def _embed(self, embedding: nn.Embedding, tokens: Tensor) -> Tensor:
-        length = tokens.shape[1]
+    @property
+    def max_length(self) -> int:
+        """Longest sentence."""
+        return self.positions.shape[0]
+
+    @torch.no_grad()
+    def start_decoding(
+        self, src_tokens: Tensor, src_padding_mask: Tensor | None = None
+    ) -> DecodingCache:
+        """Encodes the source (B, S) once, for `continue_decoding`.
+
+        Example:
+            >>> model = Transformer(11, 13, d_model=16, num_heads=2, d_embed=8).eval()
+            >>> src, tgt = torch.zeros(2, 5, dtype=torch.long), torch.zeros(2, 7, dtype=torch.long)
+            >>> cache = model.start_decoding(src)
+            >>> for i in range(7):
+            ...     last = model.continue_decoding(tgt[:, i : i + 1], cache)
+            >>> torch.allclose(last, model(src, tgt)[:, -1], atol=1e-5)
+            True
+        """
+        encoded = self.encode(src_tokens, src_padding_mask)
+        cache = DecodingCache(len(self.decoder))
+        for block in cast("Iterable[DecoderBlock]", self.decoder):
+            cache.memory.append(block.cross_attention.remember(encoded))
+        cache.mask = _readable(src_padding_mask)
+        return cache
+
+    @torch.no_grad()
+    def continue_decoding(self, tgt_tokens: Tensor, cache: DecodingCache) -> Tensor:
+        """Maps further target tokens (N, L) to logits (N, V) of what comes after the last of them.
+
+        Args:
+            tgt_tokens: the tokens after those in `cache`. N may be a multiple of the B sentences that
+                were encoded (beams); the rows of a sentence stand together.
+            cache: of `start_decoding`; the tokens are added to it.
+        """
+        x = self.tgt_projection(self._embed(self.tgt_embedding, tgt_tokens, cache.length))
+        blocks = cast("Iterable[DecoderBlock]", self.decoder)
+        for block, seen, memory in zip(blocks, cache.own, cache.memory, strict=True):
+            x = block.extend(x, seen, memory, cache.mask)
+        return self.output(x[:, -1:])[:, 0]
+
+    def _embed(self, embedding: nn.Embedding, tokens: Tensor, start: int = 0) -> Tensor:
+        length = start + tokens.shape[1]
         if length > self.positions.shape[0]:
             raise ValueError(
                 f"sentence of {length} tokens, but max_length is {self.positions.shape[0]}: "
                 "pass a larger max_length to Transformer, or shorten the sentence."
             )
-        return self.dropout(embedding(tokens) * self.embed_scale + self.positions[:length])
+        return self.dropout(embedding(tokens) * self.embed_scale + self.positions[start:length])
 
 
 def _readable(padding_mask: Tensor | None) -> Tensor | None:

@@ -9,6 +9,8 @@ head (d_head).
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .cache import KeyValues, attend_to_past
+
 
 class Attention(nn.Module):
     """Multi-head attention.
@@ -53,6 +55,23 @@ class Attention(nn.Module):
         read = F.scaled_dot_product_attention(
             q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal
         )
+        return self.out(read.transpose(1, 2).flatten(2))
+
+    def remember(self, context: Tensor) -> tuple[Tensor, Tensor]:
+        """Maps `context` (B, S, M) to its keys and values (B, H, S, D), for `recall`."""
+        return self._split(self.key(context)), self._split(self.value(context))
+
+    def recall(self, x: Tensor, memory: tuple[Tensor, Tensor], mask: Tensor | None) -> Tensor:
+        """As `forward` of `x` (B, L, M), with the context's keys and values (B, H, S, D)."""
+        q = self._split(self.query(x))
+        dropout = self.dropout if self.training else 0.0
+        read = F.scaled_dot_product_attention(q, *memory, attn_mask=mask, dropout_p=dropout)
+        return self.out(read.transpose(1, 2).flatten(2))
+
+    def extend(self, x: Tensor, seen: KeyValues) -> Tensor:
+        """As causal `forward` of the positions in `seen` and further ones `x` (B, L, M): the latter's part."""
+        q, (k, v) = self._split(self.query(x)), seen.append(*self.remember(x))
+        read = attend_to_past(q, k, v, self.dropout if self.training else 0.0)
         return self.out(read.transpose(1, 2).flatten(2))
 
     def _split(self, x: Tensor) -> Tensor:
@@ -150,4 +169,22 @@ class DecoderBlock(nn.Module):
         """Maps (B, T, M) to (B, T, M), reading `memory` (B, S, M) only where `mask` is True."""
         x = self.norm1(x + self.dropout(self.attention(x, x, causal=True)))
         x = self.norm2(x + self.dropout(self.cross_attention(x, memory, mask)))
+        return self.norm3(x + self.dropout(self.feed_forward(x)))
+
+    def extend(
+        self, x: Tensor, seen: KeyValues, memory: tuple[Tensor, Tensor], mask: Tensor | None = None
+    ) -> Tensor:
+        """As `forward`, of further positions (N, L, M) only.
+
+        Args:
+            x: further positions, of N rows: as many of each of B sentences.
+            seen: keys and values of earlier positions; `x` is added to them.
+            memory: keys and values (B, H, S, D) of the encoder's output.
+            mask: (B, 1, 1, S), True where `memory` may be read.
+        """
+        x = self.norm1(x + self.dropout(self.attention.extend(x, seen)))
+        # all rows of a sentence read the same memory: one sequence of positions that ask
+        asking = x.reshape(memory[0].shape[0], -1, x.shape[-1])
+        read = self.cross_attention.recall(asking, memory, mask).view_as(x)
+        x = self.norm2(x + self.dropout(read))
         return self.norm3(x + self.dropout(self.feed_forward(x)))
