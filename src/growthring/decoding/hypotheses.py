@@ -38,8 +38,9 @@ class SentenceSearch:
     """Beam search for one sentence.
 
     Of all continuations of the live prefixes, those with eos among the `beam` most probable have ended; the
-    `beam` most probable without eos live on. The search is over when `beam` hypotheses have ended, or when
-    no live one can become better than the best of them.
+    `beam` most probable without eos live on. The search is over when `beam` hypotheses have ended and no live
+    one is better than the best of them at its present length; or when none can become better. To count those that
+    have ended is not enough: where a model is sure, the other continuations are noise, and eos comes among them.
 
     Args:
         task: what is translated.
@@ -72,7 +73,7 @@ class SentenceSearch:
         going = [row for row in ranked if row.token != self._task.eos][: self._beam]
         if not ranked and self.best is None:  # the model allows neither eos nor anything else
             self._end(self._live[0][0], -math.inf)
-        if not going or self._num_ended >= self._beam or self._cannot_win(going[0].log_prob):
+        if not going or self._is_over(going[0].log_prob):
             return []
         self._live = [([*self._live[row.parent][0], row.token], row.log_prob) for row in going]
         # A batch has as many rows for each sentence; nothing ever follows these.
@@ -97,10 +98,13 @@ class SentenceSearch:
         if self.best is None or score > self.best.score:
             self.best = Hypothesis(tokens, score, log_prob, len(tokens) == self.limit)
 
-    def _cannot_win(self, log_prob: float) -> bool:
-        """Whether no prefix of one token more, at most so probable, can become better than the best."""
+    def _is_over(self, log_prob: float) -> bool:
+        """Whether prefixes of one token more, at most so probable, need not be followed."""
         if self.best is None:
             return False
+        length = len(self._live[0][0]) + 1
+        if self._num_ended >= self._beam and self.best.score >= self._task.score(log_prob, length):
+            return True
         # A log-probability only falls; the length at which it counts most is the shortest or the longest.
-        lengths = (len(self._live[0][0]) + 1, self.limit)
+        lengths = (length, self.limit)
         return self.best.score >= max(self._task.score(log_prob, n) for n in lengths)
