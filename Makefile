@@ -96,7 +96,7 @@ $(VENV)/.stamp-vision: $(VENV)/.stamp-torch
 	$(call install,torchvision and timm in $(VENV)/vision,--no-deps --target $(VENV)/vision torchvision timm)
 
 $(VENV)/.stamp-models: $(VENV)/.stamp-dev $(VENV)/.stamp-vision
-	$(call install,third-party models and optimizers for the tests,-e '.[dev$(comma)models$(comma)optimizers$(comma)plots]')
+	$(call install,third-party models and optimizers for the tests,-e '.[dev$(comma)models$(comma)optimizers$(comma)plots$(comma)translation]')
 
 $(VENV)/.stamp-bench: $(VENV)/.stamp-core
 	$(call install,the peers for the benchmarks,-e '.[bench]')

@@ -8,7 +8,18 @@ import os
 import sys
 from collections.abc import Sequence
 
-from growthring.cli import advise, compare, evaluate, export, inspect, plan, report, train
+from growthring.cli import (
+    advise,
+    compare,
+    evaluate,
+    export,
+    generate,
+    inspect,
+    plan,
+    report,
+    train,
+    translate,
+)
 from growthring.errors import GrowthError
 from growthring.files.foreign import shown
 from growthring.train import Interrupted
@@ -58,6 +69,9 @@ def _parser() -> argparse.ArgumentParser:
         version = "(not installed)"
     parser.add_argument("--version", action="version", version=f"growthring {version}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for command in (inspect, plan, advise, train, compare, report, export, evaluate):
+    for command in (
+        *(inspect, plan, advise, train, compare, report, export, evaluate),
+        *(translate, generate),
+    ):
         command.add(commands)
     return parser

@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from dataclasses import asdict
-from pathlib import Path
-from typing import Any
 
 import torch
-from torch import Tensor, nn
 
 from growthring.checkpoint import load_weights, weights_metadata
 from growthring.checkpoint.jsontext import dumps
 from growthring.cli.common import Commands, add_data, add_recipe, recipe_of
-from growthring.cli.models import load_model
+from growthring.cli.trained import model_of, place_of, warn_of_fading
 from growthring.errors import InputError
 from growthring.files.foreign import shown
-from growthring.runs import RunFolder
-from growthring.train import Card, Recipe, how_to_resume
+from growthring.runs.metrics import ACCURACY, LOSS
 from growthring.train.card import card_of
-from growthring.train.config import read_config
 from growthring.train.evaluation import card_of_recipe, evaluate_card, files_beside
-from growthring.train.loading import build, filled
 from growthring.train.setup import find_device
-from growthring.train.tasks import task_of
+from growthring.train.tasks import TASKS, task_of
 
 _EVAL = """\
 Evaluates the final weights of a run, or a file of `growthring export`, on the test images of the data that they
@@ -75,7 +67,8 @@ def _run(arguments: argparse.Namespace) -> None:
     if arguments.settings and arguments.recipe is None:
         raise InputError("--set changes a setting of --recipe.")
     device = find_device(arguments.device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    file, data = _place(arguments)
+    place = place_of(arguments.file, arguments.data)
+    file, data = place.file, place.data
     where = f"'{file}'"
     card, weights = card_of(weights_metadata(file), where), load_weights(file)
     recipe = None if arguments.recipe is None else recipe_of(arguments)
@@ -87,12 +80,8 @@ def _run(arguments: argparse.Namespace) -> None:
             "through is not known: it was not written by `growthring export`, or by one of before. Give --recipe "
             "with the recipe that it was trained with."
         )
-    if card.fading:
-        text = (
-            f"{where} was exported while norms were fading in: the run's model gave other outputs."
-        )
-        print(shown(f"growthring: warning: {text}"), file=sys.stderr)
-    model = _model(arguments.model, recipe, card, weights, where)
+    warn_of_fading(card, where)
+    model = model_of(arguments.model, recipe, card, weights, where)
     found = evaluate_card(
         model,
         card,
@@ -103,55 +92,20 @@ def _run(arguments: argparse.Namespace) -> None:
         files=files_beside(file, card),
         task=None if recipe is None else task_of(recipe),
     )
+    metrics = TASKS[card.task].metrics if card.task in TASKS else (ACCURACY, LOSS)
     if arguments.json:
         known = {"file": str(file), "model": card.model, "data": card.data}
-        reported = {"reported_accuracy": card.test_accuracy, "reported_loss": card.test_loss}
-        print(dumps({**known, **asdict(found), **reported}))
+        told_then = {"reported_accuracy": card.test_accuracy, "reported_loss": card.test_loss}
+        print(dumps({**known, **asdict(found), **told_then, "reported_scores": card.scores}))
         return
-    accuracy = "" if found.test_accuracy is None else f"test accuracy {found.test_accuracy:.2%}, "
-    print(
-        shown(f"{file}: {accuracy}test loss {found.test_loss:.4f} on {found.num_examples:,} images")
-    )
-    if card.test_accuracy is not None:
-        is_same = found.test_accuracy == card.test_accuracy
-        told = f"the run reported {card.test_accuracy:.2%}"
-        print(f"{told}, the same" if is_same else told)
-
-
-def _place(arguments: argparse.Namespace) -> tuple[Path, Path | None]:
-    """The file of the weights, and where the data is: a run knows."""
-    path = Path(arguments.file)
-    data = None if arguments.data is None else Path(arguments.data).expanduser()
-    if not path.is_dir():
-        return path, data
-    run = RunFolder(path)
-    source = read_config(path).source
-    if not run.is_finished:
-        raise InputError(
-            f"'{path}' is not finished. Go on with `{how_to_resume(path, source)}`; its metrics.jsonl has the "
-            "accuracy after each epoch."
-        )
-    if data is None and source.get("data") is not None:
-        data = Path(source["data"])
-    return run.weights_file, data
-
-
-def _model(
-    named: str | None, recipe: Recipe | None, card: Card, weights: dict[str, Tensor], where: str
-) -> nn.Module:
-    """The model by the code that the user names, or by growthring's own."""
-    if named is not None:
-        options = [f"{key}={value!r}" for key, value in card.model_options.items()]
-        return filled(load_model(named, options), weights, card, where)
-    if recipe is None:
-        return build(card, weights, where)
-    return build(card, weights, where, recipe.model, _options(recipe, card))
-
-
-def _options(recipe: Recipe, card: Card) -> dict[str, Any]:
-    """The card's options; what JSON cannot hold of them (a class, say) is the recipe's."""
-    stored = recipe.as_dict()["model_options"]
-    return {
-        key: recipe.model_options[key] if stored.get(key, ...) == value else value
-        for key, value in json.loads(dumps(dict(card.model_options))).items()
-    }
+    values = {**vars(found), **found.scores}
+    before = {**vars(card), **card.scores}
+    told = [m for m in dict.fromkeys((*metrics, LOSS)) if values.get(m.key) is not None]
+    said = ", ".join(f"{m.title} {m.text(values[m.key])}" for m in told)
+    print(shown(f"{file}: {said} on {found.num_examples:,} examples"))
+    reported = [m for m in told if before.get(m.key) is not None]
+    if reported:
+        first = reported[0]
+        is_same = all(values[m.key] == before[m.key] for m in reported)
+        words = f"the run reported a {first.title} of {first.text(before[first.key])}"
+        print(f"{words}, the same" if is_same else words)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -13,11 +14,13 @@ from growthring.checkpoint import CheckpointError, save_weights, weights_metadat
 from growthring.checkpoint.jsontext import dumps
 from growthring.cli.common import Commands
 from growthring.errors import InputError
+from growthring.files.atomic import write_bytes
 from growthring.files.foreign import shown
 from growthring.runs import RunFolder
 from growthring.train import Card, how_to_resume
 from growthring.train.card import card_of, parse_card
 from growthring.train.config import RunConfig, read_config
+from growthring.train.evaluation import files_beside
 
 _EXPORT = """\
 Writes the full-size weights of a finished run, with the model's own names, to FILE, and into the file's metadata a
@@ -82,6 +85,12 @@ def _run(arguments: argparse.Namespace) -> None:
             f"'{run}' is not finished, so its weights are not of full size yet. Go on with "
             f"`{how_to_resume(run.path, config.source)}`, or export what there is with --partial."
         )
+    # What the weights mean nothing without goes beside them, before them.
+    files = {} if card is None else files_beside(run.weights_file, card)
+    file = Path(arguments.file)
+    beside = {file.with_name(f"{file.stem}.{name}"): text for name, text in files.items()}
+    for path, text in beside.items():
+        write_bytes(path, text.encode())
     save_weights(arguments.file, weights, {} if card is None else card.metadata())
     if card is None:
         _say(
@@ -94,7 +103,7 @@ def _run(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print(dumps({"file": arguments.file, "card": None if card is None else card.as_dict()}))
         return
-    print(f"wrote {arguments.file}")
+    print(" and ".join([f"wrote {arguments.file}", *map(str, beside)]))
     if card is not None:
         print(shown(str(card)))
 

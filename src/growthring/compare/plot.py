@@ -12,9 +12,9 @@ from growthring.report.charts import x_axis_parts
 from growthring.report.colours import line_styles, variables
 from growthring.report.markup import tag, text
 from growthring.report.scales import Scale, fit, tick_labels
-from growthring.runs.metrics import ACCURACY, Metric
 from growthring.runs import Spread
 from growthring.runs.clocks import clock_words
+from growthring.runs.metrics import ACCURACY, Metric
 
 _WIDTH, _HEIGHT, _GAP = 520, 400, 30
 _TOP, _BOTTOM = 44, _HEIGHT - 46

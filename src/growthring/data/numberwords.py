@@ -8,10 +8,53 @@ from __future__ import annotations
 
 import torch
 
-_ONES_DE = "null ein zwei drei vier fünf sechs sieben acht neun zehn elf zwölf dreizehn vierzehn fünfzehn sechzehn siebzehn achtzehn neunzehn".split()
-_TENS_DE = "- - zwanzig dreißig vierzig fünfzig sechzig siebzig achtzig neunzig".split()
-_ONES_EN = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen".split()
-_TENS_EN = "- - twenty thirty forty fifty sixty seventy eighty ninety".split()
+_ONES_DE = (
+    *("null", "ein", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun"),
+    *(
+        "zehn",
+        "elf",
+        "zwölf",
+        "dreizehn",
+        "vierzehn",
+        "fünfzehn",
+        "sechzehn",
+        "siebzehn",
+        "achtzehn",
+        "neunzehn",
+    ),
+)
+_TENS_DE = (
+    *(
+        "-",
+        "-",
+        "zwanzig",
+        "dreißig",
+        "vierzig",
+        "fünfzig",
+        "sechzig",
+        "siebzig",
+        "achtzig",
+        "neunzig",
+    ),
+)
+_ONES_EN = (
+    *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"),
+    *(
+        "ten",
+        "eleven",
+        "twelve",
+        "thirteen",
+        "fourteen",
+        "fifteen",
+        "sixteen",
+        "seventeen",
+        "eighteen",
+        "nineteen",
+    ),
+)
+_TENS_EN = (
+    *("-", "-", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"),
+)
 _BELOW = 10_000
 _TEST = 500  # numbers for validation, and as many for testing
 

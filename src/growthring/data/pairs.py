@@ -65,7 +65,7 @@ def load_pairs(name: str, root: str | Path | None, source: str, target: str) -> 
     | `"multi30k"` | holds train.de, train.en, val.*, test2016.* (or a folder multi30k with them) |
     | `"iwslt14"` | holds train.de, train.en, valid.*, test.* as fairseq's prepare-iwslt14.sh writes them |
     | `"tatoeba"` | a tab-separated file (`en<TAB>de`, more columns are passed over), or the folder with one |
-    | `"pairs"` | of your own: a folder with train.de and train.en (valid.*, test.*), a name without its ending (`corpus` for corpus.de and corpus.en), or a tab-separated file |
+    | `"pairs"` | a folder with train.de and train.en (valid.*, test.*), `corpus` for corpus.de and corpus.en, or a table |
 
     Of data without a split every fiftieth sentence (by its text, so that no sentence is on both sides) is for
     validation and another one for testing.
@@ -192,8 +192,8 @@ def _table(name: str, path: Path, source: str, target: str) -> PairSplits:
         columns, rows = head, rows[1:]
     if source not in columns or target not in columns:
         raise DataError(
-            f"'{path}' has no head that names the columns, so they are taken for {' and '.join(columns)}; asked for "
-            f"are {source} and {target}. Write a first line with the languages, separated by a tab."
+            f"'{path}' has no head that names the columns, so they are taken for {' and '.join(columns)}; asked "
+            f"for are {source} and {target}. Write a first line with the languages, separated by a tab."
         )
     at = [columns.index(language) for language in (source, target)]
     return _held_out(_without_empty(name, [r[at[0]] for r in rows], [r[at[1]] for r in rows]))

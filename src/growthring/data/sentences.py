@@ -1,7 +1,7 @@
-"""SentenceBatches: batches of sentence pairs of like lengths, with as many tokens each, that resume at any batch.
+"""SentenceBatches: batches of sentence pairs of like lengths, each of about as many tokens; they resume anywhere.
 
-Sentences are put into buckets by the longer one of a pair, and a batch is filled from one bucket, so little of it is
-padding. A batch of a bucket has as many sentences as make the batch's number of tokens at the bucket's length: how
+Sentences are put into buckets by the longer one of a pair, and a batch is filled from one bucket, so little of it
+is padding. A batch of a bucket has as many sentences as make the batch's number of tokens at the bucket's length: how
 many batches an epoch has does not depend on its order.
 """
 

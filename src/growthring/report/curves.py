@@ -1,4 +1,4 @@
-"""The curves of training: what the task is judged by over epochs (or steps), FLOPs and seconds; the loss; the learning rate."""
+"""The curves of training: what the task is judged by over epochs (or steps), FLOPs and seconds; loss and rate."""
 
 from __future__ import annotations
 

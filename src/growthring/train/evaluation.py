@@ -100,8 +100,8 @@ def files_beside(weights: Path, card: Card) -> dict[str, str]:
         path = next((p for p in choices if Path(name).name == name and p.is_file()), None)
         if path is None:
             raise InputError(
-                f"'{weights}' needs its {name}, which is neither '{choices[0]}' nor '{choices[1]}': its numbers mean "
-                "nothing without. Copy it from the run's folder."
+                f"'{weights}' needs its {name}, which is neither '{choices[0]}' nor '{choices[1]}': its numbers "
+                "mean nothing without. Copy it from the run's folder."
             )
         try:
             found[name] = read_plain(path, _MOST).decode()
@@ -109,8 +109,8 @@ def files_beside(weights: Path, card: Card) -> dict[str, str]:
             raise InputError(f"'{path}' cannot be read: {error}.") from error
         if fingerprint(found[name]) != expected:
             raise InputError(
-                f"'{path}' is from another run: the model was trained with one whose fingerprint is {expected}, this "
-                f"one has {fingerprint(found[name])}. Take the one of the run's own folder."
+                f"'{path}' is from another run: the model was trained with one whose fingerprint is {expected}, "
+                f"this one has {fingerprint(found[name])}. Take the one of the run's own folder."
             )
     return found
 
@@ -120,8 +120,8 @@ def _task(card: Card) -> Task:
         return task_for(card.data)
     if card.task not in TASKS:
         raise InputError(
-            f"the model was trained for the task '{card.task}', which is not one of growthring: {', '.join(TASKS)}. "
-            "Give --recipe with the recipe that it was trained with."
+            f"the model was trained for the task '{card.task}', which is not one of growthring: {', '.join(TASKS)}."
+            " Give --recipe with the recipe that it was trained with."
         )
     return TASKS[card.task]
 

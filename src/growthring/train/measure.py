@@ -16,7 +16,6 @@ from growthring.errors import InputError
 from growthring.graph.trace import split_inputs
 from growthring.methods.base import Loss
 
-
 _IGNORED = -100  # a target that torch's cross entropy passes over
 
 

@@ -94,7 +94,9 @@ class Task(ABC):
     def loss(self, label_smoothing: float) -> Loss:
         """`loss(outputs, targets)`, a mean over the batch."""
 
-    def check(self, model: nn.Module, example: Any, streams: Iterable[Stream | None]) -> None:
+    def check(  # noqa: B027 - most tasks have something to check, none must
+        self, model: nn.Module, example: Any, streams: Iterable[Stream | None]
+    ) -> None:
         """Refuses a model whose outputs do not fit the data, before hours are spent on it."""
 
     def files(self, test: Stream | LoaderBatches | None) -> Mapping[str, str]:
@@ -126,8 +128,8 @@ class Task(ABC):
             InputError: the data is not known, or not what the model was trained on.
         """
         raise InputError(
-            f"the test data of the task '{self.name}' cannot be found by what a file of weights says. Give --recipe "
-            "with the recipe that it was trained with."
+            f"the test data of the task '{self.name}' cannot be found by what a file of weights says. Give "
+            "--recipe with the recipe that it was trained with."
         )
 
     def options_of(self, given: Mapping[str, Any]) -> dict[str, Any]:

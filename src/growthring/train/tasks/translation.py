@@ -14,7 +14,6 @@ from growthring.data import (
     LoaderBatches,
     PairSplits,
     SentenceBatches,
-    SentenceData,
     Vocabulary,
     encode_pairs,
     load_pairs,
