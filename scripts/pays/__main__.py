@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from scripts.pays.cells import CELLS, MAIN, Results
+from scripts.pays.cells import CELLS, MAIN, SETTINGS, Results
 from scripts.pays.run import run_once
 
 
@@ -22,7 +22,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, default=Path("results/pays"))
     parser.add_argument("--cells", nargs="+", default=list(CELLS), choices=list(CELLS))
-    parser.add_argument("--tasks", nargs="+", default=list(MAIN), choices=list(MAIN))
+    parser.add_argument("--tasks", nargs="+", default=list(MAIN), choices=list(SETTINGS))
     parser.add_argument("--seeds", type=int, default=3)
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -33,7 +33,7 @@ def main() -> None:
             waiting = True
             while waiting:  # another process may be at work on what this cell needs
                 waiting = False
-                for run in CELLS[cell](MAIN[task], results, args.seeds):
+                for run in CELLS[cell](SETTINGS[task], results, args.seeds):
                     if run is None:
                         waiting = True
                         continue

@@ -61,6 +61,7 @@ TIMES: dict[str, dict[str, Any]] = {
 }
 
 
+TEXTS = ("gpt", "llama")  # the tasks with heads and fading norms
 HALF, LATE = 0.5, 0.7  # shares of the run at which the full size is reached
 
 
@@ -80,7 +81,7 @@ class Setting:
 
     def grown(self) -> Run:
         """One doubling. The heads of GPTs grow by number; in the first runs, which grew at half, by size."""
-        by_number = self.task == "gpt" and self.grown_at == LATE
+        by_number = self.task in TEXTS and self.grown_at == LATE
         plan = VARIANTS["grown, heads by number"]["plan"] if by_number else {}
         return self.run(start=0.5, grown_at=self.grown_at, plan=plan)
 
@@ -92,6 +93,10 @@ MAIN = {
     "vgg": Setting("vgg", 32, 1000, 0.05),
     "mlp": Setting("mlp", 128, 2000, 0.05),
 }
+
+# Further settings, for fewer of the questions.
+OTHERS = {"llama": Setting("llama", 128, 500, 7.5e-4)}
+SETTINGS = {**MAIN, **OTHERS}
 
 # The same, grown at half of the run.
 AT_HALF = {task: replace(setting, grown_at=HALF) for task, setting in MAIN.items()}
@@ -235,7 +240,7 @@ def variant(grown: Run, changes: dict[str, Any]) -> Run:
 
 def _fits(changes: dict[str, Any], setting: Setting) -> bool:
     """Heads and fading norms are the GPT's, augmentation that of images; copies cannot divide tied weights."""
-    if setting.task == "gpt":
+    if setting.task in TEXTS:
         is_copied = changes.get("options", {}).get("method") == "net2net"
         return not is_copied and "augmentation" not in changes.get("narrow", {})
     return "heads" not in changes.get("plan", {}) and "fade" not in changes.get("options", {})
@@ -243,7 +248,7 @@ def _fits(changes: dict[str, Any], setting: Setting) -> bool:
 
 def smaller_batch(full: Run, setting: Setting, seed: int) -> Run:
     """The rival at equal cost with as many steps: of fewer examples each."""
-    own = 16 if setting.task == "gpt" else 64
+    own = 16 if setting.task in TEXTS else 64
     share = full.steps / setting.steps
     return replace(full, steps=setting.steps, batch=round(own * share), seed=seed)
 
@@ -255,6 +260,25 @@ def times(setting: Setting, results: Results, seeds: int) -> Iterator[Run | None
     for seed in range(seeds):
         for changes in TIMES.values():
             yield None if grown is None else replace(grown, **changes, seed=seed)
+
+
+# Over which share of the last stage the new entries enter the statistics of norms; the first is over at once.
+FADES = (1e-9, 0.03, 0.1, 0.25, 0.5, 1.0)
+FADED = {"gpt": [(64, 1000), (128, 500)], "llama": [(128, 500)]}
+
+
+def fades(setting: Setting, results: Results, seeds: int) -> Iterator[Run | None]:
+    """How long norms should fade in after a growth."""
+    for width, steps in FADED.get(setting.task, []):
+        grown = results.best(replace(setting, width=width, steps=steps), "grown")
+        for seed in range(seeds):
+            for fade in FADES:
+                yield None if grown is None else replace(faded(grown, fade), seed=seed)
+
+
+def faded(grown: Run, fade: float) -> Run:
+    """A grown run whose norms fade in over a share of the stage; the default is not named."""
+    return grown if fade == 0.25 else replace(grown, options={**grown.options, "fade": fade})
 
 
 def gap(setting: Setting, results: Results, seeds: int) -> Iterator[Run | None]:
@@ -341,4 +365,5 @@ CELLS: dict[str, Callable[..., Iterator[Run | None]]] = {
     "gap": gap,
     "map": over_map,
     "seconds": seconds,
+    "fades": fades,
 }

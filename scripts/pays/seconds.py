@@ -15,9 +15,10 @@ from pathlib import Path
 
 import torch
 from torch import nn
+from transformers import PreTrainedModel
 
 import growthring as gr
-from scripts.pays.cells import MAIN, MAP
+from scripts.pays.cells import MAP, SETTINGS, TEXTS
 from scripts.pays.run import make_optimizer
 from scripts.pays.tasks import TASKS, Task
 
@@ -27,9 +28,9 @@ TURNS, WARM = 40, 5
 def models_of(task: Task, width: int, is_text: bool) -> dict[str, nn.Module]:
     """Full size and the seed of half the width."""
     full = task.build(width, torch.Generator().manual_seed(0))
-    kinds = {"seed": {"heads": "size"}}
-    if is_text:
-        kinds["seed, heads by number"] = {"heads": "count"}
+    kinds = {"seed, heads by number": {"heads": "count"}} if is_text else {}
+    if not isinstance(full, PreTrainedModel):  # of rotary positions, head sizes cannot grow
+        kinds = {"seed": {"heads": "size"}, **kinds}
     seeds = {
         name: gr.plan(full, task.example, total_steps=100, start=0.5, **kind).build_seed()
         for name, kind in kinds.items()
@@ -60,16 +61,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, default=Path("results/pays"))
+    parser.add_argument(
+        "--tasks", nargs="+", default=list(SETTINGS), choices=list(SETTINGS), help="the rest stays"
+    )
     args = parser.parse_args()
     torch.set_num_threads(1)
-    found = {}
-    for name, main_setting in MAIN.items():
-        others = [replace(main_setting, width=width) for width, _ in MAP[name]]
+    path = args.out / "seconds.json"
+    found = json.loads(path.read_text()) if path.exists() else {}
+    for name in args.tasks:
+        main_setting = SETTINGS[name]
+        others = [replace(main_setting, width=width) for width, _ in MAP.get(name, [])]
         for width in sorted({setting.width for setting in [main_setting, *others]}):
             task = TASKS[name](args.data)
-            found[f"{name} {width}"] = time_steps(task, models_of(task, width, name == "gpt"))
+            found[f"{name} {width}"] = time_steps(task, models_of(task, width, name in TEXTS))
             print(name, width, found[f"{name} {width}"], flush=True)
-    (args.out / "seconds.json").write_text(json.dumps(found, indent=1) + "\n")
+    path.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

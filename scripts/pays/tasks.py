@@ -47,7 +47,7 @@ class Task:
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Mean cross entropy."""
         inputs, targets = batch
-        return functional.cross_entropy(model(inputs).flatten(0, -2), targets.flatten())
+        return functional.cross_entropy(_outputs(model, inputs).flatten(0, -2), targets.flatten())
 
     @torch.no_grad()
     def validate(self, model: nn.Module, quickly: bool = False) -> tuple[float, float]:
@@ -55,12 +55,18 @@ class Task:
         model.eval()
         loss, right, count = 0.0, 0, 0
         for inputs, targets in self.held_out[:2] if quickly else self.held_out:
-            outputs, targets = model(inputs).flatten(0, -2), targets.flatten()
+            outputs, targets = _outputs(model, inputs).flatten(0, -2), targets.flatten()
             loss += float(functional.cross_entropy(outputs, targets, reduction="sum"))
             right += int((outputs.argmax(-1) == targets).sum())
             count += targets.numel()
         model.train()
         return loss / count, right / count
+
+
+def _outputs(model: nn.Module, inputs: Tensor) -> Tensor:
+    """What a model returns; of transformers' models, the logits in it."""
+    outputs = model(inputs)
+    return outputs if isinstance(outputs, Tensor) else outputs.logits
 
 
 @functools.cache
@@ -71,6 +77,40 @@ def _text(root: Path) -> Tensor:
 
 def gpt(root: Path, context: int = 64, num_layers: int = 3) -> Task:
     """A small GPT on the bytes of tinyshakespeare; its last tenth is held out."""
+
+    def build(width: int, generator: torch.Generator) -> nn.Module:
+        return GPT(256, context, num_layers, max(1, width // 16), width, generator=generator)
+
+    return _language(root, build, context)
+
+
+def llama(root: Path, context: int = 64, num_layers: int = 3) -> Task:
+    """A small Llama of transformers on the same bytes: RMSNorm, rotary positions, two heads share their keys."""
+    from transformers import LlamaConfig, LlamaForCausalLM  # a library for tests only
+
+    def build(width: int, generator: torch.Generator) -> nn.Module:
+        heads = max(2, width // 16)
+        config = LlamaConfig(
+            vocab_size=256,
+            hidden_size=width,
+            intermediate_size=3 * width,
+            num_hidden_layers=num_layers,
+            num_attention_heads=heads,
+            num_key_value_heads=heads // 2,
+            max_position_embeddings=context,
+            tie_word_embeddings=True,
+            use_cache=False,
+        )
+        with torch.random.fork_rng(devices=[]):  # it takes no generator
+            torch.manual_seed(int(torch.randint(2**31, (), generator=generator)))
+            return LlamaForCausalLM(config)
+
+    return _language(root, build, context)
+
+
+def _language(
+    root: Path, build: Callable[[int, torch.Generator], nn.Module], context: int
+) -> Task:
     text = _text(root)
     split = len(text) * 9 // 10
     train, test = text[:split], text[split:]
@@ -84,10 +124,6 @@ def gpt(root: Path, context: int = 64, num_layers: int = 3) -> Task:
     starts = torch.linspace(0, len(test) - context - 1, 1024).long()[:, None]
     windows = test[starts + offsets]
     held_out = [(w[:, :-1], w[:, 1:]) for w in windows.split(128)]
-
-    def build(width: int, generator: torch.Generator) -> nn.Module:
-        return GPT(256, context, num_layers, max(1, width // 16), width, generator=generator)
-
     return Task(build, windows[:2, :-1], batch, held_out, "adamw", 3e-3, 16, warmup=0.05)
 
 
@@ -156,6 +192,7 @@ def mlp(root: Path) -> Task:
 
 TASKS: dict[str, Callable[[Path], Task]] = {
     "gpt": gpt,
+    "llama": llama,
     "resnet": resnet,
     "resnet100": resnet100,
     "vgg": vgg,
