@@ -1,9 +1,9 @@
-"""The comparison of translations: python -m scripts.translation --data DIR [--seeds 3] [--out results/multi30k-small].
+"""The comparison of translations: python -m scripts.translation --data DIR [--out results/multi30k-small].
 
-A Transformer of one encoder and one decoder block, d_model 128, on Multi30k, for 1,600 steps: what a CPU can do with
-three seeds. Every way has the best of some learning rates by its loss on the validation sentences (seed 0, kept in
-rates.json); the comparison is then on the test sentences. The same command goes on with what was stopped, and
-several processes may share the work.
+A Transformer of one encoder and one decoder block, d_model 128, on Multi30k, for 1,600 steps: what a CPU can do
+with three seeds. Every way has the best of some learning rates by its loss on the validation sentences (seed 0,
+kept in rates.json); the comparison is then on the test sentences. The same command goes on with what was stopped,
+and several processes may share the work.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SMALL = {
     "warmup_steps": 100,
     "total_steps": 1600,
 }
-# The paper's Transformer in proportion: an eighth of the width, doubled after each quarter of the run, by head size.
+# The paper's Transformer in proportion: an eighth of the width, doubled after each quarter of the run.
 PAPER = {
     "preset": "paper",
     "stages": 4,
@@ -109,14 +109,19 @@ def tune(out: Path, data: str, progress: Progress) -> dict[str, dict[str, float]
         for rate in RATES:
             if f"{rate:g}" in _losses(path).get(name, {}):
                 continue
-            recipe, folder = change(base(), {**settings, "lr": rate, **own}), runs / f"{name}-{rate:g}"
+            recipe, folder = (
+                change(base(), {**settings, "lr": rate, **own}),
+                runs / f"{name}-{rate:g}",
+            )
             if runner.attempt(recipe, folder, folder.name, None) is Attempt.ELSEWHERE:
                 continue
             result = read_result(folder)
             found = _losses(path)
             found.setdefault(name, {})[f"{rate:g}"] = float(result.get("test_loss", math.nan))
             write_bytes(path, (json.dumps(found, indent=1) + "\n").encode())
-            progress.say(f"{name} at {rate:g}: {found[name][f'{rate:g}']:.4f} {result.get('scores')}")
+            progress.say(
+                f"{name} at {rate:g}: {found[name][f'{rate:g}']:.4f} {result.get('scores')}"
+            )
     return _losses(path)
 
 
@@ -134,9 +139,8 @@ def contenders(rates: dict[str, dict[str, float]], lr: float) -> list[Contender]
     found = []
     for name, settings in ways().items():
         rate = best(rates[name])
-        if name == "fixed" or (name.startswith("full-at-doubling") and rate == lr):
-            if name != "fixed" or rate == lr:
-                continue  # fixed, fixed-flops and fixed-flops-linear are these
+        if name.startswith(("fixed", "full-at-doubling")) and rate == lr:
+            continue  # fixed, fixed-flops and fixed-flops-linear are these
         text = GROWN[name][1] if name in GROWN else "full size, at its own best rate"
         own = "full-length" if name == "fixed" else name
         found.append(Contender(own, {**settings, "lr": rate}, f"{text} ({rate:g})"))

@@ -11,6 +11,7 @@ from scripts.pays.advice import fall
 from scripts.pays.cells import Results
 from scripts.pays.curves import spread, steps_to
 from scripts.pays.run import Run
+from scripts.pays.tables import BEGIN
 
 RESULTS = Path("results/pays")
 
@@ -23,11 +24,12 @@ def test_every_result_is_of_the_run_that_names_its_file():
         assert Run(**result["run"]).key == file.stem
 
 
-def test_the_page_has_the_tables_of_the_results():
-    text = page.DOCS.read_text()
-    tables = {name: make(Results(RESULTS, None)) for name, make in page.TABLES.items()}
+@pytest.mark.parametrize("file", page.PAGES, ids=lambda path: path.stem)
+def test_the_pages_have_the_tables_of_the_results(file):
+    text = file.read_text()
+    tables = {name: make(Results(RESULTS, None)) for name, make in page.PAGES[file].items()}
     for name, lines in tables.items():
-        assert page.BEGIN.format(name) in text, name
+        assert BEGIN.format(name) in text, name
         assert "\n".join(lines) in text, f"{name}: run python -m scripts.pays.page"
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from scripts.pays.run import Run, cost_share, flops_ratio
+from scripts.pays.run import FADE, Run, cost_share, flops_ratio
 
 RATES = (0.5, 1.0, 2.0, 4.0)  # of the task's own, tried for every arm
 CHOSEN = RATES[
@@ -97,6 +97,7 @@ MAIN = {
 # Further settings, for fewer of the questions.
 OTHERS = {"llama": Setting("llama", 128, 500, 7.5e-4)}
 SETTINGS = {**MAIN, **OTHERS}
+LANGUAGE = (MAIN["gpt"], replace(MAIN["gpt"], width=128, steps=500), OTHERS["llama"])
 
 # The same, grown at half of the run.
 AT_HALF = {task: replace(setting, grown_at=HALF) for task, setting in MAIN.items()}
@@ -264,21 +265,20 @@ def times(setting: Setting, results: Results, seeds: int) -> Iterator[Run | None
 
 # Over which share of the last stage the new entries enter the statistics of norms; the first is over at once.
 FADES = (1e-9, 0.03, 0.1, 0.25, 0.5, 1.0)
-FADED = {"gpt": [(64, 1000), (128, 500)], "llama": [(128, 500)]}
 
 
 def fades(setting: Setting, results: Results, seeds: int) -> Iterator[Run | None]:
     """How long norms should fade in after a growth."""
-    for width, steps in FADED.get(setting.task, []):
-        grown = results.best(replace(setting, width=width, steps=steps), "grown")
+    for one in (one for one in LANGUAGE if one.task == setting.task):
+        grown = results.best(one, "grown")
         for seed in range(seeds):
             for fade in FADES:
                 yield None if grown is None else replace(faded(grown, fade), seed=seed)
 
 
 def faded(grown: Run, fade: float) -> Run:
-    """A grown run whose norms fade in over a share of the stage; the default is not named."""
-    return grown if fade == 0.25 else replace(grown, options={**grown.options, "fade": fade})
+    """A grown run whose norms fade in over a share of the stage; that of the whole study is not named."""
+    return grown if fade == FADE else replace(grown, options={**grown.options, "fade": fade})
 
 
 def gap(setting: Setting, results: Results, seeds: int) -> Iterator[Run | None]:
@@ -341,9 +341,10 @@ def at_equal_seconds(setting: Setting, results: Results) -> Run | None:
 
 def seconds(setting: Setting, results: Results, seeds: int) -> Iterator[Run | None]:
     """The rival that has as many seconds as the grown run."""
-    rival = at_equal_seconds(setting, results)
-    for seed in range(seeds):
-        yield None if rival is None else replace(rival, seed=seed)
+    for one in dict.fromkeys([setting, *(one for one in LANGUAGE if one.task == setting.task)]):
+        rival = at_equal_seconds(one, results)
+        for seed in range(seeds):
+            yield None if rival is None else replace(rival, seed=seed)
 
 
 def static(setting: Setting, results: Results, seeds: int) -> Iterator[Run | None]:

@@ -1,4 +1,4 @@
-"""The tables and the figure of docs/when-it-pays.md: python -m scripts.pays.page [--out results/pays]."""
+"""The tables and the figure of the study's pages in docs/: python -m scripts.pays.page [--out results/pays]."""
 
 from __future__ import annotations
 
@@ -31,21 +31,12 @@ from scripts.pays.cells import (
     variant,
 )
 from scripts.pays.curves import Seeds, arm, begun, better_rival, closed, savings, share_of, spread
+from scripts.pays.language import TABLES as LANGUAGE_TABLES
 from scripts.pays.run import Run
+from scripts.pays.tables import fill, row, seconds_text, table
 
 DOCS = Path("docs/when-it-pays.md")
-BEGIN, END = "<!-- begin {} -->", "<!-- end {} -->"
 SCHEDULES, GROWN_AT = ("wsd", "linear", "cosine"), (0.25, 0.5, 0.7)
-
-
-def table(*columns: str) -> list[str]:
-    """The head of a table."""
-    return [f"| {' | '.join(columns)} |", "|" + " --- |" * len(columns)]
-
-
-def row(*cells: object) -> str:
-    """A line of a table."""
-    return f"| {' | '.join(map(str, cells))} |"
 
 
 def percents(shares: Iterable[float]) -> str:
@@ -77,7 +68,7 @@ def main_table(results: Results) -> list[str]:
                     one.text(),
                     one.text("accuracy", 100, 1),
                     f"{100 * cost:.0f}",
-                    _seconds(results, setting, one.run),
+                    seconds_text(results, setting, one.run),
                     saved,
                 )
             )
@@ -106,11 +97,6 @@ def static_seeds(results: Results, setting: Setting) -> dict[int, Seeds]:
     except LookupError:
         return {}
     return {run.width: Seeds(results.tuned(run), results) for run in runs}
-
-
-def _seconds(results: Results, setting: Setting, run: Run) -> str:
-    share = results.seconds_share(run, setting)
-    return "–" if share is None else f"{100 * share:.0f}"
 
 
 def gap_table(results: Results) -> list[str]:
@@ -338,16 +324,7 @@ TABLES: dict[str, Callable[[Results], list[str]]] = {
     "tuning": tuning_table,
     "advice": advice_table,
 }
-
-
-def fill(page: str, tables: dict[str, Iterable[str]]) -> str:
-    """The page with its tables between their marks."""
-    for name, lines in tables.items():
-        begin, end = BEGIN.format(name), END.format(name)
-        before, _, rest = page.partition(begin)
-        _, _, after = rest.partition(end)
-        page = f"{before}{begin}\n{chr(10).join(lines)}\n{end}{after}"
-    return page
+PAGES = {DOCS: TABLES, DOCS.parent / "language-models.md": LANGUAGE_TABLES}
 
 
 def main() -> None:
@@ -357,13 +334,16 @@ def main() -> None:
     parser.add_argument("--print", action="store_true", help="print the tables, change nothing")
     args = parser.parse_args()
     results = Results(args.out, None)
-    tables: dict[str, Any] = {name: make(results) for name, make in TABLES.items()}
+    for page, makers in PAGES.items():
+        tables: dict[str, Any] = {name: make(results) for name, make in makers.items()}
+        if args.print:
+            print("\n\n".join("\n".join(lines) for lines in tables.values()) + "\n")
+        else:
+            page.write_text(fill(page.read_text(), tables))
     if args.print:
-        print("\n\n".join("\n".join(lines) for lines in tables.values()))
         return
     figure(results, DOCS.parent / "gap.svg")
-    DOCS.write_text(fill(DOCS.read_text(), tables))
-    print(f"{DOCS} from {len(list(results.out.glob('*-*.json')))} runs")
+    print(f"{', '.join(map(str, PAGES))} from {len(list(results.out.glob('*-*.json')))} runs")
 
 
 if __name__ == "__main__":

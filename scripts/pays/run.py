@@ -22,6 +22,7 @@ from growthring.train.lr_schedules import lr_schedule
 from scripts.pays.tasks import TASKS, Task
 
 _POINTS = 10  # of the validation curve
+FADE = 0.25  # share of the stage that norms fade in over: the default when the first runs were stored
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ def train(run: Run, root: Path) -> dict[str, Any]:
     is_grown = run.start < 1
     plan = plan_of(run, task, full) if is_grown else None
     model = full if plan is None else plan.build_seed()
-    options = dict(run.options)
+    options = {"fade": FADE, **run.options}
     rings = options.pop("rings", None)
     optimizer = make_optimizer(task, model.parameters(), run.lr, rings)
     schedule = lr_schedule(

@@ -108,9 +108,7 @@ def llama(root: Path, context: int = 64, num_layers: int = 3) -> Task:
     return _language(root, build, context)
 
 
-def _language(
-    root: Path, build: Callable[[int, torch.Generator], nn.Module], context: int
-) -> Task:
+def _language(root: Path, build: Callable[[int, torch.Generator], nn.Module], context: int) -> Task:
     text = _text(root)
     split = len(text) * 9 // 10
     train, test = text[:split], text[split:]
