@@ -41,6 +41,7 @@ def started(net: type[nn.Module] = Normed, steps: int = 40, **options):
     model = plan.build_seed()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     generator = torch.Generator().manual_seed(0)
+    options = {"fade": 0.25, **options}  # several steps, of stages as short as these
     return model, optimizer, gr.Grower(model, plan, optimizer, generator=generator, **options)
 
 

@@ -62,7 +62,7 @@ PRESETS: dict[str, Preset] = {
         },
         variance_transfer="preserving",
         noise=1e-3,
-        fade=0.25,
+        fade=0.1,  # docs/language-models.md, How long norms fade
         lr_schedule="wsd",
         heads="whole",  # thin heads are slow: docs/benchmarks.md, Stages
     ),
