@@ -53,6 +53,7 @@ class Translation(Task):
         "max_length": 128,  # tokens of a sentence
         "beam": 4,
         "length_penalty": 1.0,
+        "num_test": None,  # only the first so many pairs of the test data
         "test_on": "test",  # or "valid", to choose settings by
     }
 
@@ -67,6 +68,7 @@ class Translation(Task):
             "max_length": (options["max_length"] >= 2, "at least 2, a token and the end"),
             "beam": (options["beam"] >= 1, "at least 1, which is greedy"),
             "length_penalty": (abs(options["length_penalty"]) <= 10, "from -10 to 10"),
+            "num_test": (_is_count(options["num_test"]), "a number from 1 on, or None for all"),
             "test_on": (options["test_on"] in ("test", "valid"), "'test' or 'valid'"),
         }
         for key, (is_fit, words) in allowed.items():
@@ -188,7 +190,12 @@ def _splits(name: str, options: Mapping[str, Any], place: Place) -> PairSplits:
 
 
 def _tested(splits: PairSplits, options: Mapping[str, Any]) -> Pairs:
-    return splits.test if options["test_on"] == "test" else splits.valid
+    pairs = splits.test if options["test_on"] == "test" else splits.valid
+    return pairs.first(options["num_test"])
+
+
+def _is_count(value: Any) -> bool:
+    return value is None or (type(value) is int and value >= 1)
 
 
 def _tokenize(data: str) -> str:
