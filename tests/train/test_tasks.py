@@ -153,7 +153,7 @@ def test_what_is_no_task(given, words):
             {"beams": 3},
             "task_options has 'beams'; the settings of the task 'translation' are: source, tar",
         ),
-        ({"beam": 2.5}, "task_options.beam=2.5: it is a int, such as 4"),
+        ({"beam": 2.5}, "task_options.beam=2.5: needed is int, such as 4"),
         ({"beam": True}, "task_options.beam=True"),
         ({"beam": 0}, "task_options.beam=0: it is at least 1"),
         ({"vocab_size": 100}, "task_options.vocab_size=100: it is at least 259"),

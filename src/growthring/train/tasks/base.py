@@ -150,6 +150,6 @@ class Task(ABC):
                 not isinstance(value, kinds) or isinstance(value, bool) != isinstance(default, bool)
             ):
                 raise InputError(
-                    f"task_options.{key}={value!r}: it is a {type(default).__name__}, such as {default!r}."
+                    f"task_options.{key}={value!r}: needed is {type(default).__name__}, such as {default!r}."
                 )
         return {**self.options, **given}
