@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,15 +12,17 @@ import growthring.train.tasks.translation as task_module
 import growthring.train.translating as translating_module
 from growthring import zoo
 from growthring.checkpoint import list_checkpoints, read_json
+from growthring.data import SentenceBatches
 from growthring.errors import GrowthError, InputError
 from growthring.methods import METHODS
 from growthring.runs.samples import read_samples
 from growthring.train import Interrupted, Recipe, Silence, Trainer, change, load
 from growthring.train.evaluation import evaluate_card, files_beside
 from growthring.train.recipes import RECIPES
-from growthring.train.tasks.translation import VOCABULARY
+from growthring.train.tasks.translation import VOCABULARY, Translation
 from growthring.train.translating import bleu, translate_tokens
 from tests.data.test_pairs import ENGLISH, GERMAN, write
+from tests.data.test_sentences import data_of
 from tests.train.runs import assert_same_run, metrics, translation
 from tests.train.test_resume import Notes, begun, go_on, press
 
@@ -263,6 +266,27 @@ def test_a_model_of_ones_own(tmp_path):
     recipe = Recipe(**{**translation("fixed=true", "epochs=1").settings(), "model": Own})
     _, result = fit(recipe, tmp_path)
     assert 0 <= result.scores["test_bleu"] <= 100
+
+
+class Short(torch.nn.Module):
+    """A model of a user's own that has fifty positions, and does not say so."""
+
+    def __init__(self):
+        super().__init__()
+        self.positions = torch.nn.Parameter(torch.zeros(50, 300))
+
+    def forward(self, src_tokens, tgt_tokens, src_padding_mask=None):
+        length = tgt_tokens.shape[1]
+        return self.positions[:length].expand(len(tgt_tokens), length, 300)
+
+
+def test_a_model_of_ones_own_is_tried_on_the_longest_sentence():
+    batches = SentenceBatches(data_of([(4, 4)]), 1, None)
+    example = next(iter(batches))[0]
+    with pytest.raises(InputError, match=r"cannot take inputs of shape .*199"):
+        Translation().check(Short(), example, [batches])
+    short = SentenceBatches(replace(batches.data, max_length=50), 1, None)
+    Translation().check(Short(), example, [short, None])
 
 
 # BLEU and translating.

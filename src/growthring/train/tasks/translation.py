@@ -20,7 +20,7 @@ from growthring.data import (
     load_pairs,
 )
 from growthring.data.batch import Stream
-from growthring.data.vocabulary import EOS, LEAST, cached_vocabulary
+from growthring.data.vocabulary import EOS, LEAST, PAD, cached_vocabulary
 from growthring.errors import InputError
 from growthring.methods.base import Loss
 from growthring.runs.metrics import ACCURACY, BLEU, LOSS, PERPLEXITY
@@ -112,6 +112,10 @@ class Translation(Task):
             )
         check_tokens(model, example, size, places=example[1].shape, noun="subwords")
         positions = getattr(model, "max_length", None)
+        if not isinstance(positions, int) and longest:  # only trying tells
+            tokens = torch.full((2, longest), EOS)
+            given = (tokens, tokens[:, 1:], tokens == PAD)
+            check_tokens(model, given, size, places=given[1].shape, noun="subwords")
         if isinstance(positions, int) and positions < longest:
             raise InputError(
                 f"sentences may have task_options.max_length={longest} tokens, but the model has {positions} "
