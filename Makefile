@@ -37,13 +37,16 @@ ifneq ($(wildcard $(VENV)/.installing),)
 .PHONY: $(VENV)/.stamp-venv
 endif
 
-.PHONY: help demo test test-slow lint bench docs-table clean distclean
+.PHONY: help demo demo-translate test test-slow lint bench docs-table clean distclean
 
 help:  ## list the targets
-	@grep -hE '^[a-z-]+:.*  ## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*  ## (.*)/make \1\t\2/' | expand -t 18
+	@grep -hE '^[a-z-]+:.*  ## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*  ## (.*)/make \1\t\2/' | expand -t 22
 
 demo: $(VENV)/.stamp-core  ## grow a small network on this machine and show what happens
 	@$(ENV) $(PY) -m growthring.cli.demo $(ARGS)
+
+demo-translate: $(VENV)/.stamp-translation  ## grow a small Transformer that translates numbers, and translate some
+	@$(ENV) $(PY) -m growthring.cli.demo_translate $(ARGS)
 
 test: $(VENV)/.stamp-models  ## run the tests and the doctests (without the slow ones)
 	@$(ENV) $(PY) -m pytest -q -n 2 --dist loadgroup $(ARGS)
@@ -84,6 +87,9 @@ $(VENV)/.stamp-torch: $(VENV)/.stamp-venv constraints.txt
 
 $(VENV)/.stamp-core: $(VENV)/.stamp-torch pyproject.toml
 	$(call install,growthring,-e .)
+
+$(VENV)/.stamp-translation: $(VENV)/.stamp-core
+	$(call install,the libraries of translation,-e '.[translation]')
 
 $(VENV)/.stamp-dev: $(VENV)/.stamp-core
 	$(call install,the development tools,-e '.[dev]')

@@ -1,4 +1,5 @@
 from collections import Counter
+from collections.abc import Iterator
 
 import hypothesis
 import pytest
@@ -40,6 +41,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if seen[case] % mark.args[0]:
             item.add_marker("slow")
         seen[case] += 1
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Vocabularies that tests train are not kept in the user's home."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture

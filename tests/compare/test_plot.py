@@ -10,6 +10,7 @@ from growthring.compare.contenders import KNOWN
 from growthring.compare.labels import Box, place
 from growthring.compare.plot import plot
 from growthring.planning.lengths import Length
+from growthring.runs.metrics import LOSS
 from tests.compare.comparisons import row
 
 NAME = "{http://www.w3.org/2000/svg}"
@@ -50,7 +51,7 @@ def test_missing_values_and_no_rows():
         ElementTree.fromstring(svg)
         assert labels(svg) == [] and "No run is finished yet" in svg
     assert labels(plot([row(seconds=None)])) == ["paired"]
-    assert "Test loss over FLOPs" in plot([row(accuracy=None)])
+    assert "Test loss over FLOPs" in plot([row(accuracy=None, metric=LOSS)])
 
 
 def test_one_point_and_equal_points():

@@ -10,6 +10,7 @@ from growthring.compare.standings import spread
 from growthring.compare.table import markdown
 from growthring.planning.lengths import Length
 from growthring.runs import Spread
+from growthring.runs.metrics import ACCURACY, headline_of
 from tests.compare.comparisons import manifest, row
 
 ROWS = [
@@ -46,8 +47,10 @@ def test_columns_without_values_are_left_out_and_states_are_shown():
 
 
 def test_loss_stands_in_for_an_accuracy_that_nobody_has():
-    assert "test loss" in format_table([row(accuracy=None)])
-    assert "test loss" not in format_table([row(accuracy=None), row("b")])
+    none = headline_of([((ACCURACY,), {"test_loss": 0.1})])
+    assert "test loss" in format_table([row(accuracy=None, metric=none)])
+    one = headline_of([((ACCURACY,), {"test_loss": 0.1}), ((), {"test_accuracy": 0.9})])
+    assert "test loss" not in format_table([row(accuracy=None, metric=one), row("b", metric=one)])
 
 
 def test_markdown_is_one_table_with_notes():

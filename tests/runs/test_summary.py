@@ -51,7 +51,7 @@ def test_seeds_share_a_row(tmp_path):
 def test_only_finished_seeds_count(tmp_path):
     runs = [write_run(tmp_path / "a", seed=0), write_run(tmp_path / "b", seed=1, num_epochs=3)]
     (row,) = summary_table(runs)
-    assert row.accuracy.mean > 0.9 and row.accuracy.deviation is None
+    assert row.quality.mean > 0.9 and row.quality.deviation is None
     assert row.state == "1 of 2 runs finished"
 
 

@@ -13,7 +13,7 @@ from growthring.runs import RunFolder
 from growthring.train import Recipe, Silence, Trainer, change, parse_settings
 from growthring.train.lengths import evaluation_steps
 from growthring.train.progress import Status
-from growthring.train.recipes import demo
+from growthring.train.recipes import RECIPES, demo
 from tests.train.nets import normed, plain
 
 TINY = ("epochs=3", "first_epochs=none", "stages=3", "num_train=96", "batch_size=32")
@@ -44,6 +44,32 @@ def stepped(steps: int, *settings: str, model: Callable[..., Any] = plain) -> Re
     return change(small(*settings, model=model), {"total_steps": steps})
 
 
+def translation(*settings: str) -> Recipe:
+    """A Transformer of seconds on number words; six batches make an epoch."""
+    tiny = parse_settings(
+        [
+            *("epochs=3", "stages=2", "num_train=64", "batch_size=12", "warmup_steps=4", "lr=0.01"),
+            *("model_options.d_model=8", "model_options.num_heads=2", "model_options.d_embed=8"),
+            *("model_options.num_encoder_layers=1", "model_options.num_decoder_layers=1"),
+            *("task_options.max_length=16", "task_options.beam=1", "label_smoothing=0.1"),
+            *("model_options.dropout=0.1", "task_options.num_test=20"),
+        ]
+    )
+    return change(change(RECIPES["numbers-transformer"](), tiny), parse_settings(settings))
+
+
+def language(*settings: str) -> Recipe:
+    """A GPT of seconds on Python's own sources."""
+    tiny = parse_settings(
+        [
+            *("epochs=3", "stages=2", "num_train=24", "batch_size=4", "input_shape=(8,)"),
+            *("model_options.width=16", "model_options.num_layers=1", "model_options.block_size=8"),
+            *("model_options.num_heads=2", "model_options.dropout=0.1", "warmup_steps=2"),
+        ]
+    )
+    return change(change(RECIPES["python-gpt"](), tiny), parse_settings(settings))
+
+
 KINDS: dict[str, Callable[[], Recipe]] = {
     "grown": lambda: resnet(),
     "fixed": lambda: resnet("fixed=true"),
@@ -58,6 +84,11 @@ KINDS: dict[str, Callable[[], Recipe]] = {
     "steps of growing batches": lambda: stepped(11, "batch_growth=0.4", "batch_size=16"),
     "steps of adam": lambda: stepped(13, "optimizer=adam", "lr=0.01", "optimizer_options={}"),
     "steps, fixed": lambda: stepped(11, "fixed=true"),
+    "translation": lambda: translation(),
+    "translation, steps": lambda: translation("total_steps=11"),
+    "translation, growing batches": lambda: translation("batch_growth=0.4"),
+    "language": lambda: language(),
+    "language, steps": lambda: language("total_steps=11"),
     "bfloat16": lambda: small("precision=bfloat16", "clip_norm=0.5", "warmup_steps=4"),
 }
 

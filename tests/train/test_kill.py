@@ -39,6 +39,9 @@ QUICK = {
     ("layer norm", None),
     ("steps", 3),
     ("steps of growing batches", None),
+    ("translation", 1),
+    ("translation, steps", 3),
+    ("language, steps", 1),
 }
 CASES = [
     pytest.param(kind, steps, marks=() if (kind, steps) in QUICK else pytest.mark.slow)

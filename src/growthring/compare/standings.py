@@ -101,11 +101,12 @@ def _metric(out: Path, manifest: Manifest) -> Metric:
     """What the runs are judged by, as far as they are finished."""
     runs = []
     for name, entry in manifest.entries().items():
-        folder = out / manifest.folder(name, 0)
-        result = read_result(folder) if entry.length is not None else {}
-        if result:
-            metrics = read_metrics(read_object(RunFolder(folder).config_file))
-            runs.append((metrics, {**result, **numbers(result.get("scores"))}))
+        for seed in range(entry.seeds if entry.length is not None else 0):
+            folder = out / manifest.folder(name, seed)
+            result = read_result(folder)
+            if result:
+                metrics = read_metrics(read_object(RunFolder(folder).config_file))
+                runs.append((metrics, {**result, **numbers(result.get("scores"))}))
     return headline_of(runs)
 
 

@@ -73,5 +73,6 @@ def verdicts(rows: Sequence[Standing], manifest: Manifest) -> list[Verdict]:
 
 
 def _by_seed(row: Standing) -> dict[int, float]:
-    pairs = zip(row.seeds, row.values[row.metric.key], strict=True)
+    found = row.values.get(row.metric.key, [None] * len(row.seeds))  # of no run, no scores
+    pairs = zip(row.seeds, found, strict=True)
     return {seed: value for seed, value in pairs if value is not None}

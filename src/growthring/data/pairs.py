@@ -65,7 +65,7 @@ def load_pairs(name: str, root: str | Path | None, source: str, target: str) -> 
     | `"multi30k"` | holds train.de, train.en, val.*, test2016.* (or a folder multi30k with them) |
     | `"iwslt14"` | holds train.de, train.en, valid.*, test.* as fairseq's prepare-iwslt14.sh writes them |
     | `"tatoeba"` | a tab-separated file (`en<TAB>de`, more columns are passed over), or the folder with one |
-    | `"pairs"` | a folder with train.de and train.en (valid.*, test.*), `corpus` for corpus.de and corpus.en, or a table |
+    | `"pairs"` | a folder as Multi30k's, `corpus` for corpus.de and corpus.en, or a table as Tatoeba's |
 
     Of data without a split every fiftieth sentence (by its text, so that no sentence is on both sides) is for
     validation and another one for testing.
@@ -124,6 +124,11 @@ def _tatoeba(root: Path | None, source: str, target: str) -> PairSplits:
     path = _needed("tatoeba", root or Path("data"))
     for inner in ("tatoeba", "."):
         files = sorted((path / inner).glob("*.tsv")) if path.is_dir() else [path]
+        if len(files) > 1:
+            listed = ", ".join(file.name for file in files[:5])
+            raise DataError(
+                f"'{path / inner}' holds {len(files)} tables ({listed}): pass one of them (--data)."
+            )
         if files:
             return _table("tatoeba", files[0], source, target)
     raise DataError(f"'{path}' holds no .tsv file; pass the tab-separated file itself (--data).")
@@ -137,8 +142,14 @@ def _own(root: Path | None, source: str, target: str) -> PairSplits:
         )
     if root.is_dir():
         return _folder(root.name, root, source, target)
-    if root.suffix in (".tsv", ".txt", ".tab"):
+    if root.is_file():
         return _table(root.name, root, source, target)
+    if not any(root.with_name(f"{root.name}.{language}").exists() for language in (source, target)):
+        raise DataError(
+            f"there is neither '{root}' nor '{root}.{source}' and '{root}.{target}'; pass where the pairs are "
+            "(--data): a folder, a tab-separated file, or what the names of two files begin with. Other languages "
+            "are set with task_options.source and task_options.target."
+        )
     return _held_out(_pair_of_files(root.name, root, source, target))
 
 
@@ -178,24 +189,30 @@ def _pair_of_files(name: str, stem: Path, source: str, target: str) -> Pairs:
 
 
 def _table(name: str, path: Path, source: str, target: str) -> PairSplits:
-    rows = [line.split("\t") for line in _lines(path) if line.strip()]
-    for number, row in enumerate(rows, 1):
+    numbered = [(n, line.split("\t")) for n, line in enumerate(_lines(path), 1) if line.strip()]
+    rows = [row for _, row in numbered]
+    if not rows:
+        raise DataError(f"'{path}' is empty.")
+    for number, row in numbered:
         if len(row) < 2:
             raise DataError(
                 f"'{path}', line {number} has no tab: needed are two columns, '{row[0]:.40}' is one."
             )
-    if not rows:
-        raise DataError(f"'{path}' is empty.")
     columns = ["en", "de"]  # as Tatoeba's pages have them
     head = [cell.strip() for cell in rows[0]]
     if {source, target} <= set(head):
-        columns, rows = head, rows[1:]
+        columns, rows, numbered = head, rows[1:], numbered[1:]
     if source not in columns or target not in columns:
         raise DataError(
             f"'{path}' has no head that names the columns, so they are taken for {' and '.join(columns)}; asked "
             f"for are {source} and {target}. Write a first line with the languages, separated by a tab."
         )
     at = [columns.index(language) for language in (source, target)]
+    for number, row in numbered:
+        if len(row) <= max(at):
+            raise DataError(
+                f"'{path}', line {number} has {counted(len(row), 'column')}, the head has {len(columns)}."
+            )
     return _held_out(_without_empty(name, [r[at[0]] for r in rows], [r[at[1]] for r in rows]))
 
 

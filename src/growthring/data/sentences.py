@@ -1,8 +1,8 @@
 """SentenceBatches: batches of sentence pairs of like lengths, each of about as many tokens; they resume anywhere.
 
 Sentences are put into buckets by the longer one of a pair, and a batch is filled from one bucket, so little of it
-is padding. A batch of a bucket has as many sentences as make the batch's number of tokens at the bucket's length: how
-many batches an epoch has does not depend on its order.
+is padding. A batch of a bucket has as many sentences as make the batch's number of tokens at the bucket's length:
+how many batches an epoch has does not depend on its order.
 """
 
 from __future__ import annotations
@@ -69,6 +69,7 @@ class SentenceData:
         sources, targets: the tokens.
         pairs: the texts of the same sentences.
         vocabulary: that made the tokens.
+        max_length: most tokens that a sentence could have.
         notes: what was left out or cut, in sentences.
     """
 
@@ -77,6 +78,7 @@ class SentenceData:
     targets: Ragged
     pairs: Pairs
     vocabulary: Vocabulary
+    max_length: int
     notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
@@ -124,7 +126,7 @@ def encode_pairs(
         sources = [[*s[: max_length - 1], EOS] if len(s) > max_length else s for s in sources]
         targets = [[*t[: max_length - 1], EOS] if len(t) > max_length else t for t in targets]
     return SentenceData(
-        pairs.name, Ragged.of(sources), Ragged.of(targets), pairs, vocabulary, notes
+        pairs.name, Ragged.of(sources), Ragged.of(targets), pairs, vocabulary, max_length, notes
     )
 
 

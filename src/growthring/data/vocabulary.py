@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from growthring.files.foreign import read_plain
 
 PAD, BOS, EOS = 0, 1, 2
 _SPECIAL = ("<pad>", "<bos>", "<eos>")
-_BYTES = 256
+LEAST = 256 + len(_SPECIAL)  # subwords: single bytes, and those
 _MOST = 1 << 28  # bytes of a vocabulary's file
 
 
@@ -44,6 +44,7 @@ class Vocabulary:
         self._tokenizer = _tokenizer(text, where)
         if [self._tokenizer.token_to_id(token) for token in _SPECIAL] != [PAD, BOS, EOS]:
             raise DataError(f"{where} is not one of growthring: it lacks {', '.join(_SPECIAL)}.")
+        self._tokenizer.encode_special_tokens = True  # a text "<eos>" is a text, and ends nothing
 
     def __len__(self) -> int:
         return int(self._tokenizer.get_vocab_size())
@@ -73,10 +74,9 @@ def train_vocabulary(sentences: Iterable[str], size: int) -> Vocabulary:
     Raises:
         InputError: the size has no room for the bytes, or tokenizers is not installed.
     """
-    least = _BYTES + len(_SPECIAL)
-    if size < least:
+    if size < LEAST:
         raise InputError(
-            f"a vocabulary of {size} is too small: {least} are single bytes and marks."
+            f"a vocabulary of {size} is too small: {LEAST} are single bytes and marks."
         )
     library = _library()
     tokenizer = library.Tokenizer(library.models.BPE())
@@ -92,8 +92,10 @@ def train_vocabulary(sentences: Iterable[str], size: int) -> Vocabulary:
     return Vocabulary(tokenizer.to_str())
 
 
-def cached_vocabulary(sentences: Sequence[str], size: int) -> Vocabulary:
-    """The same, from the cache if these sentences had been seen before.
+def cached_vocabulary(
+    sentences: Sequence[str], size: int, say: Callable[[str], None] = lambda _: None
+) -> Vocabulary:
+    """The same, from the cache if these sentences had been seen before; else it is said that it takes a while.
 
     The cache is the folder `growthring` in $XDG_CACHE_HOME, or in ~/.cache; what cannot be read or written there is
     trained again.
@@ -105,6 +107,7 @@ def cached_vocabulary(sentences: Sequence[str], size: int) -> Vocabulary:
     try:
         return read_vocabulary(path)
     except (DataError, OSError):
+        say(f"training a vocabulary of {size:,} subwords on {len(sentences):,} sentences ...")
         vocabulary = train_vocabulary(sentences, size)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

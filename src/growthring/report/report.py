@@ -12,6 +12,7 @@ from growthring.errors import GrowthError
 from growthring.report.curves import curve_section
 from growthring.report.page import Section, page
 from growthring.report.rates import rate_section
+from growthring.report.samples import has_samples, sample_section
 from growthring.report.stages import stage_section
 from growthring.report.tables import growth_section, headline, note_section, settings_section
 from growthring.runs.clocks import by_clock
@@ -32,8 +33,10 @@ def sections_of(configurations: Sequence[Configuration], clock: str = "wall") ->
     result = Section("Result", "headline", lambda: headline(rows, clock))
     if not configurations:
         return [result]
+    samples = Section("Samples", "samples", lambda: sample_section(configurations))
     return [
         result,
+        *([samples] if has_samples(configurations) else []),
         Section("Curves", "curves", lambda: curve_section(configurations, clock)),
         Section("Stages", "stage-diagrams", lambda: stage_section(configurations)),
         Section("Learning rates", "rates", lambda: rate_section(configurations)),

@@ -11,7 +11,7 @@ from growthring.runs.configurations import Configuration, differing_settings
 from growthring.runs.run import Run
 from growthring.runs.spread import Spread
 from growthring.runs.summary import Row
-from growthring.runs.values import canonical, string
+from growthring.runs.values import canonical, items, mapping, string
 
 _BASES = {"counted": "counted by the run", "planned": "planned, not measured"}
 
@@ -124,6 +124,8 @@ def note_section(
         for note in c.first.plan.notes:
             notes.setdefault(note, []).append(c.label)
         for run in c.runs:
+            for note in map(string, items(mapping(run.result).get("notes"))):
+                notes.setdefault(note, []).append(c.label)
             for problem in run.problems:
                 notes.setdefault(problem, []).append(str(run.path))
         seconds = clock_words("seconds", clock)

@@ -19,5 +19,10 @@ from growthring.train.state import (
     Interrupted as Interrupted,
     TrainingError as TrainingError,
 )
-from growthring.train.tasks import Task as Task
+from growthring.train.tasks import (
+    Outcome as Outcome,
+    Place as Place,
+    Streams as Streams,
+    Task as Task,
+)
 from growthring.train.trainer import Trainer as Trainer

@@ -24,7 +24,6 @@ from growthring.errors import GrowthError, InputError
 from growthring.train.bounds import misfit
 from growthring.train.kinds import describe, fits, shortened
 from growthring.train.recipe import Recipe, name_of
-from growthring.train.tasks.base import Task
 
 KEY = "growthring"  # of the metadata
 VERSION = 1
@@ -144,7 +143,8 @@ def describe_training(
     model: Any = None,
     has_own_data: bool = False,
     has_own_loss: bool = False,
-    task: Task | None = None,
+    task: str | None = None,
+    files: Mapping[str, str] | None = None,
 ) -> Card:
     """The card of what a training will give.
 
@@ -155,9 +155,9 @@ def describe_training(
         model: the function that made the model in place of the recipe's.
         has_own_data: the batches are not those of `recipe.data`.
         has_own_loss: the loss is not the recipe's cross entropy.
-        task: what the model does.
+        task: name of what the model does.
+        files: what its weights mean nothing without: contents by name.
     """
-    files = {} if task is None else task.files(test)
     tensors = [leaf for leaf in tree_leaves(example) if isinstance(leaf, Tensor)]
     stored = recipe.as_dict()
     return Card(
@@ -170,9 +170,9 @@ def describe_training(
         preprocessing=Preprocessing.of(test, None if has_own_data else recipe.side),
         classes=_classes(test),
         width="seed" if recipe.small else "full",
-        task=None if task is None else task.name,
+        task=task,
         task_options=dict(recipe.task_options),
-        files={name: fingerprint(text) for name, text in files.items()},
+        files={name: fingerprint(text) for name, text in (files or {}).items()},
         label_smoothing=None if has_own_loss else recipe.label_smoothing,
         precision=recipe.precision,
         batch_size=getattr(test, "batch_size", None) or _BATCH,

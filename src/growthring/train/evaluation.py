@@ -45,7 +45,13 @@ def card_of_recipe(recipe: Recipe, root: Path | None, download: bool = False) ->
         recipe, root, torch.Generator().manual_seed(0), torch.device("cpu"), download
     )
     task = task_of(recipe)
-    return describe_training(recipe, streams.test, task.example(recipe, 1), task=task)
+    return describe_training(
+        recipe,
+        streams.test,
+        task.example(recipe, 1),
+        task=task.name,
+        files=task.files(streams.test),
+    )
 
 
 def evaluate_card(

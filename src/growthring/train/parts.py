@@ -96,6 +96,7 @@ def assemble(
     loss: Loss | None = None,
     data: str | Path | None = None,
     download: bool = False,
+    say: Callable[[str], None] = lambda _: None,
 ) -> Parts:
     """Makes everything that a recipe names, or takes what is given instead; see `Trainer`.
 
@@ -106,7 +107,7 @@ def assemble(
     full = make_model(recipe, generator, model)
     if train is None:
         root = None if data is None else Path(data)
-        streams = make_streams(recipe, root, generator, device, download)
+        streams = make_streams(recipe, root, generator, device, download, say)
         batches: BatchStream | LoaderBatches = streams.train
         test = streams.test if test is None else test
     else:

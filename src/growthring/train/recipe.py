@@ -17,7 +17,6 @@ from growthring.files.source import PREFIX, load_source
 from growthring.planning.lengths import Length
 from growthring.planning.options import OPTIONS, UNSET, PlanOptions, nearest
 from growthring.train.kinds import describe, fits
-from growthring.train.tasks.base import Task
 
 ModelFunction = Callable[..., nn.Module]
 
@@ -77,7 +76,9 @@ class Recipe:
     model: ModelFunction
     model_options: Mapping[str, Any] = field(default_factory=dict)
     data: str = "digits"
-    task: Task | None = field(default=None, metadata={"later": True})
+    task: Any = field(
+        default=None, metadata={"later": True}
+    )  # a Task, which knows what a recipe is
     task_options: Mapping[str, Any] = field(default_factory=dict, metadata={"later": True})
     input_shape: tuple[int, ...] = field(default=(3, 32, 32), metadata={"bounds": (1, 100_000)})
     num_train: int | None = field(default=None, metadata={"bounds": (1, 10**12)})

@@ -198,7 +198,8 @@ def _transformer(
     name: str, data: str, vocab: int, model: dict[str, Any], **settings: Any
 ) -> Recipe:
     options = {"src_vocab_size": vocab, "tgt_vocab_size": vocab, "max_length": 256, **model}
-    common = {"optimizer": "adam", "label_smoothing": 0.1, "task_options": {"vocab_size": vocab}}
+    task = {"vocab_size": vocab, "max_length": min(128, options["max_length"])}
+    common = {"optimizer": "adam", "label_smoothing": 0.1, "task_options": task}
     return Recipe(name, zoo.Transformer, options, data=data, **{**common, **settings})
 
 

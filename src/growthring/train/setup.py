@@ -100,9 +100,10 @@ def make_streams(
     generator: torch.Generator,
     device: torch.device,
     download: bool = False,
+    say: Callable[[str], None] = lambda _: None,
 ) -> Streams:
-    """The recipe's data as batches."""
-    return task_of(recipe).streams(recipe, generator, Place(root, device, download))
+    """The recipe's data as batches; what takes long is said."""
+    return task_of(recipe).streams(recipe, generator, Place(root, device, download, say))
 
 
 def check_data(settings: Mapping[str, Any], root: Path | None) -> None:

@@ -102,6 +102,8 @@ def _law(known: dict[Shape, float]) -> Callable[[Shape], float | None] | None:
     others = [i for i in range(shapes.shape[1]) if i not in varying]
 
     def law(shape: Shape) -> float | None:
+        if len(shape) != shapes.shape[1]:
+            return None
         point = np.array([shape], dtype=np.float64)
         is_like = all(point[0, i] == shapes[0, i] for i in others)
         pairs = [(i, j) for i in varying for j in columns if (shapes[:, i] == shapes[:, j]).all()]

@@ -19,7 +19,7 @@ from growthring.data.randomness import seed_shared_random
 from growthring.errors import InputError
 from growthring.methods.base import Loss
 from growthring.runs import EpochRecord, Result, RunFolder
-from growthring.runs.metrics import stored
+from growthring.runs.metrics import ACCURACY, LOSS, stored
 from growthring.runs.records import LogRecord
 from growthring.runs.results import finished_result
 from growthring.train.card import describe_training
@@ -94,6 +94,7 @@ class Trainer(Loop):
         self._log_rates, self._source, self._tensorboard = log_rates, source or {}, tensorboard
         check(recipe)
         self._check_options(checkpoint_minutes)
+        progress = progress or Progress()
         parts = assemble(
             recipe,
             place,
@@ -103,8 +104,10 @@ class Trainer(Loop):
             loss=loss,
             data=data,
             download=download,
+            say=progress.say,
         )
-        super().__init__(parts, progress or Progress())
+        super().__init__(parts, progress)
+        self._files = parts.task.files(parts.test)
         self._card = describe_training(
             parts.recipe,
             parts.test,
@@ -112,9 +115,9 @@ class Trainer(Loop):
             model=model,
             has_own_data=train is not None or test is not None,
             has_own_loss=loss is not None,
-            task=parts.task,
+            task=parts.task.name,
+            files=self._files,
         )
-        self._files = parts.task.files(parts.test)
         self._config: Mapping[str, Any] | None = None  # as config.json has it
         self._resumed: Saved | None = None
         self._interrupt = Interrupt(self.progress.say)
@@ -158,7 +161,11 @@ class Trainer(Loop):
                 self.run_stages()
             if self._interrupt.is_asked:  # after the last step; the last stage has saved
                 raise Interrupted(f"stopped before the end; {self._saved_words()}")
-            return self._finish()
+            try:
+                return self._finish()
+            except KeyboardInterrupt:
+                words = self._saved_words()
+                raise Interrupted(f"stopped while the result was measured; {words}") from None
 
     def sentence(self, result: Result) -> str:
         """What the run came to, by the metric of its task."""
@@ -281,6 +288,10 @@ class Trainer(Loop):
         task, test = self.parts.task, self.parts.test
         if test is None:
             return Outcome()
+        known = {ACCURACY.key, LOSS.key, *task.scores(0.0)}
+        later = [metric.name for metric in task.metrics if metric.key not in known]
+        if later:
+            self.progress.say(f"measuring {', '.join(later)} on the test data ...")
         self.model.eval()
         with torch.no_grad(), self._precision():
             return task.finish(self.model, test, self.recipe)

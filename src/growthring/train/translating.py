@@ -86,6 +86,15 @@ def bleu(translations: Sequence[str], references: Sequence[str], tokenize: str =
     return Bleu(round(float(score.score), 10), str(metric.get_signature()))
 
 
+def check_bleu() -> None:
+    """Whether BLEU can be measured.
+
+    Raises:
+        InputError: sacrebleu is not installed.
+    """
+    _library()
+
+
 def _library() -> Any:
     try:
         from sacrebleu import metrics

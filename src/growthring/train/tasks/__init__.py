@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from growthring.errors import InputError
+from growthring.train.recipe import Recipe
 from growthring.train.tasks.base import (
     Outcome as Outcome,
     Place as Place,
@@ -14,9 +13,6 @@ from growthring.train.tasks.base import (
 from growthring.train.tasks.classification import Classification as Classification
 from growthring.train.tasks.language import Language as Language
 from growthring.train.tasks.translation import Translation as Translation
-
-if TYPE_CHECKING:
-    from growthring.train.recipe import Recipe
 
 TASKS: dict[str, Task] = {task.name: task for task in (Classification(), Language(), Translation())}
 _BY_DATA = {name: task for task in TASKS.values() for name in task.data}
@@ -30,7 +26,18 @@ def task_of(recipe: Recipe) -> Task:
     >>> task_of(Recipe("mine", GPT, data="python", input_shape=(64,))).name
     'language'
     """
-    return recipe.task or task_for(recipe.data)
+    if recipe.task is None:
+        return task_for(recipe.data)
+    if not isinstance(recipe.task, Task):
+        what = (
+            f"the class {recipe.task.__name__}"
+            if isinstance(recipe.task, type)
+            else repr(recipe.task)
+        )
+        raise InputError(
+            f"task={what:.60} is no growthring.train.Task: give an object of one, MyTask()."
+        )
+    return recipe.task
 
 
 def task_for(data: str | None) -> Task:

@@ -7,10 +7,10 @@ to show. Recipes, plans, training, comparisons and reports ask it, and know of n
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -21,10 +21,8 @@ from growthring.data.stream import BatchStream
 from growthring.errors import InputError
 from growthring.methods.base import Loss
 from growthring.runs.metrics import LOSS, Metric
-
-if TYPE_CHECKING:  # a recipe has a task
-    from growthring.train.card import Card
-    from growthring.train.recipe import Recipe
+from growthring.train.card import Card
+from growthring.train.recipe import Recipe
 
 
 @dataclass
@@ -43,11 +41,13 @@ class Place:
         root: where the data is, as the user says it.
         device: where batches go.
         download: fetch what is missing.
+        say: told what takes long, a line at a time.
     """
 
     root: Path | None = None
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     download: bool = False
+    say: Callable[[str], None] = lambda _: None
 
 
 @dataclass(frozen=True)
@@ -150,6 +150,6 @@ class Task(ABC):
                 not isinstance(value, kinds) or isinstance(value, bool) != isinstance(default, bool)
             ):
                 raise InputError(
-                    f"task_options.{key}={value!r}: it is a {type(default).__name__}, such as {default!r}."
+                    f"task_options.{key}={value!r}: needed is {type(default).__name__}, such as {default!r}."
                 )
         return {**self.options, **given}

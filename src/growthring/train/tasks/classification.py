@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,12 +22,10 @@ from growthring.data.batch import Stream
 from growthring.errors import InputError
 from growthring.methods.base import Loss
 from growthring.runs.metrics import ACCURACY, LOSS
+from growthring.train.card import Card
+from growthring.train.recipe import Recipe
 from growthring.train.tasks.base import Place, Streams, Task
 from growthring.train.trial import check_labels
-
-if TYPE_CHECKING:
-    from growthring.train.card import Card
-    from growthring.train.recipe import Recipe
 
 _LARGEST_TEST_BATCH = (
     4096  # a huge batch_size must not put the whole test set through the model at once

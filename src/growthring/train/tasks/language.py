@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,12 +15,10 @@ from growthring.data.text import TEXTS, load_text
 from growthring.errors import InputError
 from growthring.methods.base import Loss
 from growthring.runs.metrics import ACCURACY, LOSS, PERPLEXITY
+from growthring.train.card import Card
+from growthring.train.recipe import Recipe
 from growthring.train.tasks.base import Place, Streams, Task
 from growthring.train.trial import check_tokens
-
-if TYPE_CHECKING:
-    from growthring.train.card import Card
-    from growthring.train.recipe import Recipe
 
 BYTES = 256
 _TEST_WINDOWS = 1000  # of a text: enough for a loss of three digits

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,7 @@ from growthring.data import (
     PAIRS,
     BatchStream,
     LoaderBatches,
+    Pairs,
     PairSplits,
     SentenceBatches,
     Vocabulary,
@@ -19,21 +20,20 @@ from growthring.data import (
     load_pairs,
 )
 from growthring.data.batch import Stream
-from growthring.data.vocabulary import EOS, cached_vocabulary
+from growthring.data.vocabulary import EOS, LEAST, PAD, cached_vocabulary
 from growthring.errors import InputError
 from growthring.methods.base import Loss
 from growthring.runs.metrics import ACCURACY, BLEU, LOSS, PERPLEXITY
+from growthring.train.card import Card
+from growthring.train.recipe import Recipe
 from growthring.train.tasks.base import Outcome, Place, Streams, Task
 from growthring.train.tasks.language import TokenCrossEntropy, perplexity
-from growthring.train.translating import bleu, translate_tokens
+from growthring.train.translating import bleu, check_bleu, translate_tokens
 from growthring.train.trial import check_tokens
-
-if TYPE_CHECKING:
-    from growthring.train.card import Card
-    from growthring.train.recipe import Recipe
 
 VOCABULARY = "vocabulary.json"
 _SAMPLES = 5
+_MANY = 20_000  # sentence pairs whose encoding takes more than a moment
 
 
 class Translation(Task):
@@ -53,8 +53,28 @@ class Translation(Task):
         "max_length": 128,  # tokens of a sentence
         "beam": 4,
         "length_penalty": 1.0,
+        "num_test": None,  # only the first so many pairs of the test data
         "test_on": "test",  # or "valid", to choose settings by
     }
+
+    def options_of(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The settings, each within its bounds."""
+        options = super().options_of(given)
+        allowed = {
+            "vocab_size": (
+                options["vocab_size"] >= LEAST,
+                f"at least {LEAST}: single bytes and marks",
+            ),
+            "max_length": (options["max_length"] >= 2, "at least 2, a token and the end"),
+            "beam": (options["beam"] >= 1, "at least 1, which is greedy"),
+            "length_penalty": (abs(options["length_penalty"]) <= 10, "from -10 to 10"),
+            "num_test": (_is_count(options["num_test"]), "a number from 1 on, or None for all"),
+            "test_on": (options["test_on"] in ("test", "valid"), "'test' or 'valid'"),
+        }
+        for key, (is_fit, words) in allowed.items():
+            if not is_fit:
+                raise InputError(f"task_options.{key}={options[key]!r}: it is {words}.")
+        return options
 
     def example(self, recipe: Recipe, count: int = 2) -> tuple[Tensor, Tensor, Tensor]:
         """Sentences of mean length, without padding."""
@@ -80,19 +100,38 @@ class Translation(Task):
         return {PERPLEXITY.key: perplexity(test_loss)}
 
     def check(self, model: nn.Module, example: Any, streams: Iterable[Stream | None]) -> None:
-        """A logit for each token of the vocabulary at each place of the target."""
-        sizes = [len(s.data.vocabulary) for s in streams if isinstance(s, SentenceBatches)]
-        check_tokens(
-            model, example, max(sizes, default=2), places=example[1].shape, noun="subwords"
-        )
+        """A logit for each token of the vocabulary at each place of the target, also of the longest sentence."""
+        ours = [s.data for s in streams if isinstance(s, SentenceBatches)]
+        size = max((len(data.vocabulary) for data in ours), default=2)
+        longest = max((data.max_length for data in ours), default=0)
+        embedding = getattr(model, "src_embedding", None)
+        if isinstance(embedding, nn.Embedding) and embedding.num_embeddings < size:
+            raise InputError(
+                f"the model takes {embedding.num_embeddings} source tokens, the vocabulary has {size}: give both "
+                "one size (model_options.src_vocab_size and tgt_vocab_size, task_options.vocab_size)."
+            )
+        check_tokens(model, example, size, places=example[1].shape, noun="subwords")
+        positions = getattr(model, "max_length", None)
+        if not isinstance(positions, int) and longest:  # only trying tells
+            tokens = torch.full((2, longest), EOS)
+            given = (tokens, tokens[:, 1:], tokens == PAD)
+            check_tokens(model, given, size, places=given[1].shape, noun="subwords")
+        if isinstance(positions, int) and positions < longest:
+            raise InputError(
+                f"sentences may have task_options.max_length={longest} tokens, but the model has {positions} "
+                f"positions: lower it to {positions}, or give the model more (model_options.max_length)."
+            )
 
     def streams(self, recipe: Recipe, generator: torch.Generator, place: Place) -> Streams:
         """The recipe's sentences as batches, with a vocabulary of the training sentences."""
         options = self.options_of(recipe.task_options)
+        check_bleu()  # which is measured at the end, when it is late to find out
         splits = _splits(recipe.data, options, place)
         train = splits.train.first(recipe.num_train)
-        vocabulary = cached_vocabulary([*train.sources, *train.targets], options["vocab_size"])
-        longest = options["max_length"]
+        longest, size = options["max_length"], options["vocab_size"]
+        vocabulary = cached_vocabulary([*train.sources, *train.targets], size, place.say)
+        if len(train) > _MANY:
+            place.say(f"encoding {len(train):,} sentence pairs ...")
         test = encode_pairs(_tested(splits, options), vocabulary, longest, is_training=False)
         return Streams(
             SentenceBatches(
@@ -154,10 +193,13 @@ def _splits(name: str, options: Mapping[str, Any], place: Place) -> PairSplits:
     return load_pairs(name, place.root, options["source"], options["target"])
 
 
-def _tested(splits: PairSplits, options: Mapping[str, Any]) -> Any:
-    if options["test_on"] not in ("test", "valid"):
-        raise InputError(f"task_options.test_on={options['test_on']!r} is not 'test' or 'valid'.")
-    return splits.test if options["test_on"] == "test" else splits.valid
+def _tested(splits: PairSplits, options: Mapping[str, Any]) -> Pairs:
+    pairs = splits.test if options["test_on"] == "test" else splits.valid
+    return pairs.first(options["num_test"])
+
+
+def _is_count(value: Any) -> bool:
+    return value is None or (type(value) is int and value >= 1)
 
 
 def _tokenize(data: str) -> str:
