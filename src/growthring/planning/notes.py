@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from growthring.core.wording import instances, listed
 from growthring.graph.groups import WidthGroups
 from growthring.graph.sizes import group_steps
+from growthring.graph.steps import Steps
 from growthring.graph.widthgroup import WidthGroup
 
 _FAR = 0.08  # of fixed-size training, that seconds may be above FLOPs without a word
@@ -31,7 +32,8 @@ def step_notes(
     """
     by_key = {g.key: g for g in groups}
     causes: dict[tuple[str, str], list[WidthGroup]] = {}
-    for steps in group_steps(groups, round_to):
+    every = [s for s in group_steps(groups, round_to) if isinstance(s, Steps)]
+    for steps in every:  # where both factors of a product grow, their widths say how
         for group in (by_key[key] for key in steps.groups):
             step, other = group.width * steps.step // steps.count, ""
             if group.unit > 1:
