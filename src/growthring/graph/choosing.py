@@ -8,7 +8,7 @@ from typing import Literal
 
 from growthring.core.axes import Product, Ref, products, refs
 from growthring.core.presets import preset_named
-from growthring.graph.factors import Factors, pair_of
+from growthring.graph.factors import FactorPair, pair_of
 from growthring.graph.groups import WidthGroups
 from growthring.graph.sizes import Stages, group_steps
 from growthring.graph.steps import Steps
@@ -41,7 +41,7 @@ class Choice:
 
     def __init__(self, traced: Traced, rule: FactorRule) -> None:
         self._traced, self._unifier, self._rule = traced, traced.unifier, rule
-        self.factors: tuple[Factors, ...] = ()
+        self.factors: tuple[FactorPair, ...] = ()
         self._passed_over: dict[int, Reason] = {}
         self._chosen_heads: set[int] = set()
         self._given_up: set[int] = set()  # numbers of heads that are too coarse for the stages
@@ -65,7 +65,7 @@ class Choice:
                 self._choose_factor(product, settled, heads)
         parallel = self._parallel()
         self.factors = tuple(
-            Factors(count, size, count in parallel)
+            FactorPair(count, size, count in parallel)
             for count, size in pairs
             if self.frozen(count) is None and self.frozen(size) is None
         )

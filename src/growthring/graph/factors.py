@@ -23,7 +23,7 @@ _MOST_CHOICES = 24  # for a stage
 
 
 @dataclass(frozen=True)
-class Factors:
+class FactorPair:
     """A product of which both factors grow.
 
     Attributes:

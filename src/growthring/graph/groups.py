@@ -11,7 +11,7 @@ from typing import Any
 from growthring.core.axes import Axis, Fixed, refs, size
 from growthring.core.variance import Record
 from growthring.errors import WidthGroupError
-from growthring.graph.factors import Factors
+from growthring.graph.factors import FactorPair
 from growthring.graph.follow import Attributes, Scaled
 from growthring.graph.reductions import Statistics
 from growthring.graph.table import group_table
@@ -115,7 +115,7 @@ class WidthGroups(Sequence[WidthGroup]):
     unknown: Mapping[str, str] = field(default_factory=dict)
     notes: Sequence[str] = ()
     units: Mapping[int, int] = field(default_factory=dict)
-    factors: Sequence[Factors] = ()
+    factors: Sequence[FactorPair] = ()
 
     def __len__(self) -> int:
         return len(self.groups)

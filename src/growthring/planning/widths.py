@@ -53,8 +53,8 @@ def choose_widths(
     if options.schedule == "recursive" and options.growth is not None:
         for together in group_steps(groups, round_to):
             begins, last = _first_and_last(groups, together, steps[0])
-            row = recursive_widths(begins, last, stages, options.growth, round_to)
-            shares = [width / last for width in row]  # what steps together has one fraction
+            wide = recursive_widths(begins, last, stages, options.growth, round_to)
+            shares = [width / last for width in wide]  # what steps together has one fraction
             over = together.over(groups.full_widths, shares, given)
             for t, at_share in enumerate(over):
                 steps[t] |= at_share
