@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from growthring.core.axes import Product, Ref, products, refs
 from growthring.core.presets import preset_named
+from growthring.core.wording import listed
 from growthring.graph.factors import FactorPair, pair_of
 from growthring.graph.groups import WidthGroups
 from growthring.graph.sizes import Stages, group_steps
@@ -75,23 +76,28 @@ class Choice:
         """Why a width does not grow; one passed over for the other factor of a product may be chosen later."""
         return self._unifier.frozen(group) or self._passed_over.get(group)
 
-    def notes(self) -> list[str]:
-        """Where both factors were to grow and one cannot: which, and why."""
+    def notes(self, names: Mapping[int, str]) -> list[str]:
+        """Where both factors were to grow and one cannot: which, and why.
+
+        Args:
+            names: of the groups.
+        """
         if self._rule != "both":
             return []
-        both = {key for f in self.factors for key in (f.count, f.size)}
-        parallel, found = self._parallel(), dict[str, list[int]]()
+        parallel = self._parallel()
+        found: dict[str, dict[str, None]] = {}
         for product in self._products():
             factors = [p.group for p in product.parts if isinstance(p, Ref)]
             still = [g for g in factors if self.frozen(g) is not None]
             live = [g for g in factors if g not in still]
-            if not parallel.intersection(factors) or not live or not still or both & {*factors}:
+            if not parallel.intersection(factors) or not live or not still:
                 continue
             reason = self.frozen(still[-1])
             assert reason is not None
-            grows = "number of heads" if live[0] in parallel else "head size"
-            found.setdefault(f"{grows} grows: {reason.text}", []).append(live[0])
-        return [f"heads='both': only the {text}" for text in found]
+            what = "number of heads" if live[0] in parallel else "head size"
+            text = f"only the {what} grows: {reason.text}"
+            found.setdefault(text, {})[f"'{names[live[0]]}'"] = None
+        return [f"heads='both': of {listed(list(own))} {text}." for text, own in found.items()]
 
     def gives_up(self, groups: WidthGroups, stages: Stages) -> bool:
         """Whether numbers of heads cannot follow the stages of a plan; their head sizes are chosen next time.
