@@ -111,6 +111,12 @@ def test_widths_say_which_stage_grows_which(tied):
     check_contract(plan)
 
 
+def test_heads_as_many_as_they_are_large_are_told_apart():
+    plan = both(Heads(4, 4, tied=True), stages=2)
+    assert rows(plan) == [(2, 2), (4, 4)]
+    check_contract(plan)
+
+
 def test_an_odd_number_of_heads_grows_with_one_that_is_read_with_zeros():
     plan = both(Heads(3, 16), stages=2)
     assert rows(plan) == [(2, 6), (3, 16)]
@@ -166,16 +172,16 @@ def test_a_number_of_heads_in_the_code_leaves_the_head_size_and_says_why():
     plan = both(Net(forward, qkv=nn.Linear(4, 3 * 32), out=nn.Linear(32, 3)), stages=2)
     assert [g.width for g in plan.groups.growable] == [8]
     assert any(
-        n.startswith("heads='both': of 'qkv' only the head size grows: ") for n in plan.notes
+        n.startswith("heads='both': of 'qkv/2' only the head size grows: ") for n in plan.notes
     )
 
 
 @pytest.mark.each(2)
 @pytest.mark.parametrize("repeat", [False, True])
 def test_grouped_queries_grow_in_both(repeat):
-    plan = both(GroupedQuery(repeat, 8, 8), randn(2, 4, 5), stages=2)
-    assert {(f.words) for f in plan.groups.factors} == {("heads", "head size")}
-    assert rows(plan) == [(2, 4), (4, 8)]
+    plan = both(GroupedQuery(repeat, 8, 12), randn(2, 4, 5), stages=2)
+    assert {f.words for f in plan.groups.factors} == {("heads", "head size")}
+    assert rows(plan) == [(2, 6), (4, 12)]  # of the keys: two queries' heads each
     check_contract(plan)
 
 
@@ -199,7 +205,8 @@ def test_searching_methods_refuse_products_by_name(method):
     plan = both(Heads(4, 8), stages=2)
     seed = plan.build_seed()
     before = {n: t.clone() for n, t in seed.state_dict().items()}
-    with pytest.raises(gr.GrowthError, match=r"both 'qkv' \(heads\) and 'qkv/2' \(head size\)"):
+    names = r"both 'qkv' \(heads\) and 'qkv/2' \(head size\) grow|multiplies activations"
+    with pytest.raises(gr.GrowthError, match=f"method '{method}' cannot grow .*({names})"):
         gr.Grower(
             seed, plan, method=method, batches=[(randn(2, 5, 4), randn(2, 5, 3))], loss=nn.MSELoss()
         )
