@@ -348,7 +348,7 @@ def test_freeze_that_matches_nothing():
 
 
 def test_heads_that_do_not_exist():
-    says(lambda: gr.plan(mlp(), X, heads="both"), "heads='both'", "auto", "size", "count")
+    says(lambda: gr.plan(mlp(), X, heads="all"), "heads='all'", "auto", "size", "count", "both")
 
 
 @pytest.mark.parametrize(

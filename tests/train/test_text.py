@@ -17,7 +17,10 @@ TEXT = TextData("count", torch.arange(200, dtype=torch.uint8))
 SMALL = {"vocab_size": 256, "block_size": 8, "num_layers": 1, "num_heads": 2, "width": 16}
 
 
-def recipe(**settings):
+BOTH = {"model": SMALL | {"num_heads": 4}, "heads": "both", "start": 0.25}
+
+
+def recipe(model=SMALL, **settings):
     options = {
         "data": "python",
         "input_shape": (8,),
@@ -26,7 +29,7 @@ def recipe(**settings):
         "batch_size": 16,
     }
     options |= {"optimizer": "adamw", "lr": 1e-2, "stages": 2}
-    return Recipe("text", GPT, SMALL, **{**options, **settings})
+    return Recipe("text", GPT, model, **{**options, **settings})
 
 
 def windows(stream):
@@ -87,8 +90,9 @@ def test_what_cannot_work_is_refused(make, message, tmp_path):
         make(tmp_path)
 
 
-def test_a_recipe_is_trained_resumed_and_evaluated(tmp_path):
-    whole = Trainer(recipe(), tmp_path / "whole", progress=Silence())
+@pytest.mark.parametrize("settings", [{}, BOTH], ids=["default", "both factors"])
+def test_a_recipe_is_trained_resumed_and_evaluated(tmp_path, settings):
+    whole = Trainer(recipe(**settings), tmp_path / "whole", progress=Silence())
     result = whole.fit()
     assert 0 < result.test_accuracy < 1 and result.test_loss < 5.5
 
@@ -97,8 +101,8 @@ def test_a_recipe_is_trained_resumed_and_evaluated(tmp_path):
 
     with pytest.raises((Interrupted, KeyboardInterrupt)):
         options = {"progress": Killer(7, stop), "checkpoint_steps": 3}
-        Trainer(recipe(), tmp_path / "stopped", **options).fit()
-    stopped = Trainer(recipe(), tmp_path / "stopped", progress=Silence())
+        Trainer(recipe(**settings), tmp_path / "stopped", **options).fit()
+    stopped = Trainer(recipe(**settings), tmp_path / "stopped", progress=Silence())
     stopped.resume()
     stopped.fit()
     again = stopped.model.state_dict()

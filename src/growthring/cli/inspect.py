@@ -43,7 +43,7 @@ def add(commands: Commands) -> None:
     )
     inspect.add_argument(
         "--heads",
-        choices=["auto", "size", "count"],
+        choices=["auto", "size", "count", "both"],
         help="which factor of heads × head size grows (default: whole heads where they can follow the stages)",
     )
     inspect.add_argument(

@@ -13,6 +13,7 @@ from torch import nn
 from growthring.core.axes import Axis, Product, Ref, refs
 from growthring.graph.candidates import alike
 from growthring.graph.choosing import Choice, FactorRule
+from growthring.graph.factors import pairs_of
 from growthring.graph.follow import Attributes, Scaled
 from growthring.graph.freezing import freeze_what_cannot_grow
 from growthring.graph.groups import TensorSpec
@@ -98,7 +99,16 @@ class Analysis:
                     sets.setdefault((alike(group.name), group.width), []).append(group.key)
             return tuple(in_sets(full, sets.values()))
         spans = spans_of(self.traced.specs().values(), growing)
-        return (*spans, *in_proportion(full, growing)) if tie == "proportional" else tuple(spans)
+        if tie == "equal":
+            return tuple(spans)
+        return (*spans, *in_proportion(full, growing, self.pairs(growing, tie)))
+
+    def pairs(self, growing: Sequence[int], tie: Tie) -> list[tuple[int, int]]:
+        """The factors that share the growth of their product, where that moves with what is as large."""
+        if tie not in ("equal", "proportional"):
+            return []
+        specs = self.traced.specs().values()
+        return pairs_of((axis for spec in specs for axis in spec.axes), set(growing))
 
     def probe(
         self,
@@ -120,6 +130,7 @@ class Analysis:
             factors if tie in ("apart", "alike") else (),
             variation,
             self.units(growing),
+            self.pairs(growing, tie),
         )
         probe = Probe(
             self.model,

@@ -47,9 +47,9 @@ def discover_width_groups(
         example_inputs: a tensor, a tuple of positional arguments or a dict of keyword arguments.
         freeze: names or globs of modules, parameters or groups whose written widths must not grow.
         heads: where an axis is a product (heads × head size, groups × channels) one factor grows:
-            "size" the inner one, "count" the outer one. "auto" is what a plan does by default: the number of
-            heads where it can be halved as often as the default plan halves widths (thin heads are slow),
-            elsewhere the larger one that can.
+            "size" the inner one, "count" the outer one; with "both" each of them. "auto" is what a plan does by
+            default: the number of heads where it can be halved as often as the default plan halves widths (thin
+            heads are slow), elsewhere the larger one that can.
         outputs: of a model output with named parts (a transformers one, say), the parts to keep;
             others, such as hidden states, may grow. By default all of them keep their shape.
         build: `build(widths by group name) -> module`, where attributes cannot make the model's

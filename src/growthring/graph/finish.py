@@ -45,8 +45,13 @@ def finish(analysis: Analysis, fitted: Fit, laws: Mapping[int, Law], tie: Tie) -
         laws,
         analysis.spans(growing, tie),
         unknown,
-        (*fitted.notes, *_notes(traced, growing)),
+        (
+            *fitted.notes,
+            *analysis.choice.notes({g.key: g.name for g in groups}),
+            *_notes(traced, growing),
+        ),
         analysis.units(growing),
+        analysis.choice.factors,
     )
 
 

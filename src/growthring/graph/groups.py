@@ -11,6 +11,7 @@ from typing import Any
 from growthring.core.axes import Axis, Fixed, refs, size
 from growthring.core.variance import Record
 from growthring.errors import WidthGroupError
+from growthring.graph.factors import FactorPair
 from growthring.graph.follow import Attributes, Scaled
 from growthring.graph.reductions import Statistics
 from growthring.graph.table import group_table
@@ -99,6 +100,7 @@ class WidthGroups(Sequence[WidthGroup]):
         unknown: operators without a rule, and a module that uses each.
         notes: what discovery could not look at, and decided on attributes that hold a width's number.
         units: group -> the number that its count of units must be a multiple of.
+        factors: the products of which both factors grow.
     """
 
     model_type: str
@@ -113,6 +115,7 @@ class WidthGroups(Sequence[WidthGroup]):
     unknown: Mapping[str, str] = field(default_factory=dict)
     notes: Sequence[str] = ()
     units: Mapping[int, int] = field(default_factory=dict)
+    factors: Sequence[FactorPair] = ()
 
     def __len__(self) -> int:
         return len(self.groups)
@@ -149,6 +152,13 @@ class WidthGroups(Sequence[WidthGroup]):
         """Width of every growable group by name, in entries; `widths` are by key, as references count."""
         return {g.name: widths[g.key] * g.unit for g in self.growable}
 
+    @property
+    def roles(self) -> dict[str, str]:
+        """What the factors of products are called of which both grow: group name -> "heads", "head size", …."""
+        names = {g.key: g.name for g in self.groups}
+        pairs = [(zip((f.count, f.size), f.words, strict=True)) for f in self.factors]
+        return {names[key]: word for pair in pairs for key, word in pair}
+
     def table(self, everything: bool = False) -> str:
         """The table that `growthring inspect` and `print` show.
 
@@ -157,7 +167,7 @@ class WidthGroups(Sequence[WidthGroup]):
         """
         fading = [module or "(model)" for module in self._fading()]
         return group_table(
-            self.model_type, self.groups, fading, self.unknown, self.notes, everything
+            self.model_type, self.groups, fading, self.unknown, self.notes, everything, self.roles
         )
 
     def __str__(self) -> str:

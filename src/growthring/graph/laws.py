@@ -100,19 +100,17 @@ def _nearby(probe: Probe, walk: Walk, op: Op) -> Iterator[Axis]:
 
 
 def settle(
-    laws: Mapping[int, tuple[Law, ...]], together: Callable[[Ref], int]
+    laws: Mapping[int, tuple[Law, ...]], together: Callable[[Axis], frozenset[int]]
 ) -> dict[int, Law] | list[Ref]:
     """One law for each factor, or the widths to freeze because nothing tells which of them a factor follows.
 
     Args:
         laws: operator -> the laws that held at all widths tried.
-        together: width -> number of the set of widths that always move in one proportion, -1 if it does not grow.
+        together: axis -> the numbers of its sets of widths; those of a set always move in one proportion.
     """
     chosen: dict[int, Law] = {}
     for op, fitting in laws.items():
-        sets = {
-            (frozenset(together(r) for r in refs(law.axis)) - {-1}, law.power) for law in fitting
-        }
+        sets = {(together(law.axis), law.power) for law in fitting}
         if len(sets) > 1:
             return [r for law in fitting for r in refs(law.axis)]
         chosen[op] = fitting[0]

@@ -6,11 +6,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from growthring.core.axes import Ref, refs
+from growthring.core.axes import Axis, Ref, refs
 from growthring.core.variance import ScaleConflict, preserve
 from growthring.errors import InputError
 from growthring.graph.analysis import Analysis, Tie
 from growthring.graph.attempt import Fit
+from growthring.graph.factors import Held, Split
 from growthring.graph.finish import finish, nothing_grows
 from growthring.graph.fit import fit, recheck
 from growthring.graph.follow import Attributes, Scaled
@@ -20,7 +21,8 @@ from growthring.graph.numbers import is_default_attention
 from growthring.graph.places import Place
 from growthring.graph.probe import Probe
 from growthring.graph.rebuild import Rebuild
-from growthring.graph.sizes import Stages, steps_of, widths_at
+from growthring.graph.sizes import Stages, steps_of, widths_over
+from growthring.graph.steps import Steps
 from growthring.graph.unify import Reason
 
 TIES: tuple[Tie, ...] = ("apart", "equal", "proportional")
@@ -102,7 +104,7 @@ class Search:
     def _at_first(self, trial: _Trial, stages: Stages) -> _Trial:
         """The trial, checked at the widths of the first stage as well."""
         groups = finish(self.analysis, trial.fit, {}, trial.tie)
-        widths = widths_at(groups, stages.fractions[0], stages.round_to)
+        widths = widths_over(groups, stages.fractions, stages.round_to)[0]
         return replace(trial, fit=recheck(self.analysis.at(trial.probe, widths), trial.fit))
 
     def _probe(self, growing: Sequence[int], tie: Tie, variation: int = 0) -> Probe:
@@ -126,16 +128,19 @@ class Search:
 
     def _culprits(self, trial: _Trial) -> list[Ref]:
         """A set of widths that move together without which all others can change; none if there is no such set."""
-        number, probe = self._sets(trial.tie, trial.growing), trial.probe
-        sets: dict[int, list[int]] = {}
-        for group in trial.growing:
-            if probe.small[group] != probe.full[group]:
-                sets.setdefault(number(Ref(group)), []).append(group)
+        probe = trial.probe
+        sets: list[Held] = []
+        for steps in self._sets(trial.tie, trial.growing):
+            moving = tuple(g for g in steps.groups if probe.small[g] != probe.full[g])
+            if moving and isinstance(steps, Split):
+                sets += steps.holding(probe.full, probe.small)
+            elif moving:
+                sets.append((moving, {group: probe.full[group] for group in moving}))
         if not 1 < len(sets) <= _MOST_SETS:
             return []
-        for members in sets.values():
-            widths = {**probe.small, **{group: probe.full[group] for group in members}}
-            if not fit(self.analysis.at(probe, widths), self.constant).blocked:
+        for members, widths in sets:
+            at = self.analysis.at(probe, {**probe.small, **widths})
+            if not fit(at, self.constant).blocked:
                 return [Ref(group) for group in members]
         return []
 
@@ -165,7 +170,10 @@ class Search:
 
     def _is_coarse(self, growing: Sequence[int], tie: Tie) -> bool:
         """Whether all widths in one proportion would leave hardly any steps to grow in."""
-        steps = math.gcd(*(self.analysis.unifier.size(Ref(g)) for g in growing))
+        pairs = self.analysis.pairs(growing, tie)
+        factors = {g for pair in pairs for g in pair}
+        parts = [*((g,) for g in growing if g not in factors), *pairs]
+        steps = math.gcd(*(math.prod(self.analysis.unifier.size(Ref(g)) for g in p) for p in parts))
         return tie == "proportional" and steps < _LEAST_STEPS
 
     def _tell_laws_apart(self, trial: _Trial) -> _Trial:
@@ -177,21 +185,37 @@ class Search:
             if result.blocked or not is_explicit:
                 break
             if variation > 1 and not isinstance(
-                settle(result.laws, self._sets(tie, growing)), list
+                settle(result.laws, self._numbers(tie, growing)), list
             ):
                 break
             result = recheck(self._probe(growing, tie, variation), result)
         return replace(trial, fit=result)
 
-    def _sets(self, tie: Tie, growing: Sequence[int]) -> Callable[[Ref], int]:
-        full = self.analysis.traced.full_widths(growing)
-        sets = steps_of(self.analysis.spans(growing, tie), full, growing, 1)
-        number = {g: i for i, steps in enumerate(sets) for g in steps.groups}
-        return lambda ref: number.get(ref.group, -1)
+    def _sets(self, tie: Tie, growing: Sequence[int]) -> list[Steps | Split]:
+        analysis = self.analysis
+        full, pairs = analysis.traced.full_widths(growing), analysis.pairs(growing, tie)
+        return steps_of(analysis.spans(growing, tie), full, growing, 1, pairs=pairs)
+
+    def _numbers(self, tie: Tie, growing: Sequence[int]) -> Callable[[Axis], frozenset[int]]:
+        """Axis -> the sets of widths that it goes with; a product goes with what is as large as it."""
+        sets = self._sets(tie, growing)
+        parts = [part for steps in sets for part in steps.parts]
+        number = {g: i for i, part in enumerate(parts) for g in part.groups}
+
+        def numbers(axis: Axis) -> frozenset[int]:
+            found = frozenset(number[r.group] for r in refs(axis) if r.group in number)
+            for steps in sets:
+                if isinstance(steps, Split) and steps.rest is not None:
+                    count, size, rest = (number[part.groups[0]] for part in steps.parts)
+                    if {count, size} <= found:
+                        found = found - {count, size} | {rest}
+            return found
+
+        return numbers
 
     def _settled(self, trial: _Trial) -> dict[int, Law] | None:
         """One law for each factor, all of which weights can make up for; freezes something where there is none."""
-        laws = settle(trial.fit.laws, self._sets(trial.tie, trial.growing))
+        laws = settle(trial.fit.laws, self._numbers(trial.tie, trial.growing))
         if isinstance(laws, list):
             text = "nothing tells which of several widths a factor in the code follows"
             blamed, reason = laws, Reason("scale", text)

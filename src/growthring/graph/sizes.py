@@ -13,11 +13,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from growthring.core.axes import Axis, Concat, Fixed, Product, Ref, refs, size, unsigned
+from growthring.graph.factors import Split, pair_of
 from growthring.graph.groups import TensorSpec, WidthGroups
+from growthring.graph.steps import Steps
 
 
 def spans_of(specs: Iterable[TensorSpec], growing: Iterable[int]) -> list[Axis]:
-    """The segments of all axes that hold one growing width, alone or times something fixed."""
+    """The segments of all axes that hold one growing width, alone or times something fixed, or a product of two."""
     live = set(growing)
     spans: dict[Axis, None] = {}
 
@@ -26,7 +28,7 @@ def spans_of(specs: Iterable[TensorSpec], growing: Iterable[int]) -> list[Axis]:
             for part in axis.parts:
                 visit(part)
             return
-        if len({r.group for r in refs(axis)} & live) == 1:
+        if len({r.group for r in refs(axis)} & live) == 1 or pair_of(axis, live):
             spans[unsigned(axis)] = None
         if isinstance(axis, Product):
             for part in axis.parts:
@@ -49,33 +51,6 @@ class Stages:
 
     fractions: tuple[float, ...] = (0.25, 0.5, 1.0)
     round_to: int = 2
-
-
-@dataclass(frozen=True)
-class Steps:
-    """Groups that share one fraction of their full widths: `step`/`count`, `2·step`/`count`, …, 1.
-
-    A head size of 64 in 8 heads and a residual width of 512 move together: 64 · k/64 and 512 · k/64.
-    """
-
-    groups: tuple[int, ...]
-    count: int
-    step: int
-
-    def widths(self, full: Mapping[int, int], fraction: float) -> dict[int, int]:
-        """Widths nearest to a fraction: whole steps, every group at least two wide."""
-        least = max(math.ceil(min(2, full[g]) * self.count / full[g]) for g in self.groups)
-        k = max(self.step, self.step * math.floor(fraction * self.count / self.step + 0.5))
-        k = max(k, self.step * math.ceil(least / self.step))
-        k = min(k, self.count)
-        return {g: full[g] * k // self.count for g in self.groups}
-
-    def below(self, full: Mapping[int, int], fraction: float) -> dict[int, int]:
-        """Widths near a fraction that are not the full ones, where there are any."""
-        widths = self.widths(full, fraction)
-        if widths != {g: full[g] for g in self.groups}:
-            return widths
-        return self.widths(full, (self.count - self.step) / self.count)
 
 
 def units_of(
@@ -106,44 +81,71 @@ def steps_of(
     growing: Iterable[int],
     round_to: int,
     units: Mapping[int, int] | None = None,
-) -> list[Steps]:
+    pairs: Sequence[tuple[int, int]] = (),
+) -> list[Steps | Split]:
     """Which groups move together (equal sizes among `spans`), and in which steps (of `units` of their own).
 
-    Widths are multiples of `round_to`, and of those in `units`.
+    Widths are multiples of `round_to`, and of those in `units`. The factors of `pairs` share the fraction of
+    their product; each goes by itself with other factors of its size.
 
     >>> from growthring.core.axes import Fixed
     >>> steps_of([Ref(0), Product((Fixed(8), Ref(1)))], {0: 512, 1: 64}, [0, 1], 2)
     [Steps(groups=(0, 1), count=64, step=2)]
+    >>> split = steps_of(
+    ...     [Ref(0), Product((Ref(1), Ref(2)))], {0: 512, 1: 8, 2: 64}, [0, 1, 2], 2, pairs=[(1, 2)]
+    ... )
+    >>> split[0].counts.groups, split[0].sizes.groups, split[0].rest.groups
+    ((1,), (2,), (0,))
     """
     parent = {g: g for g in sorted(growing)}
+    role = {g: i + 1 for pair in pairs for i, g in enumerate(pair)}
 
     def find(g: int) -> int:
         while parent[g] != g:
             g = parent[g]
         return g
 
-    by_size: dict[int, int] = {}
+    def unite(a: int, b: int) -> None:
+        low, high = sorted((find(a), find(b)))
+        parent[high] = low
+
+    by_size: dict[tuple[int, int], int] = {}
     for axis in spans:
         moving = [r.group for r in refs(axis) if r.group in parent]
-        if len(moving) == 1:
-            first = by_size.setdefault(size(axis, full), moving[0])
-            low, high = sorted((find(first), find(moving[0])))
-            parent[high] = low
+        if len(moving) == 1 or (pairs and pair_of(axis, parent)):
+            kind = role.get(moving[0], 0) if len(moving) == 1 else 0
+            unite(by_size.setdefault((size(axis, full), kind), moving[0]), moving[0])
+    for pair in pairs:
+        unite(*pair)
     together: dict[int, list[int]] = {}
     for g in parent:
         together.setdefault(find(g), []).append(g)
-    result = []
+    result: list[Steps | Split] = []
     for members in together.values():
-        count = math.gcd(*(full[g] for g in members))
-        step = 1
-        for g in members:
-            unit, each = math.lcm(round_to, (units or {}).get(g, 1)), full[g] // count
-            step = math.lcm(step, unit // math.gcd(each, unit))
-        result.append(Steps(tuple(members), count, step))
+        parts = [[g for g in members if role.get(g, 0) == kind] for kind in range(3)]
+        rest, counts, sizes = (_steps(part, full, round_to, units or {}) for part in parts)
+        if counts is not None and sizes is not None:
+            result.append(Split(counts, sizes, rest))
+        elif rest is not None:
+            result.append(rest)
     return result
 
 
-def group_steps(groups: WidthGroups, round_to: int) -> list[Steps]:
+def _steps(
+    members: Sequence[int], full: Mapping[int, int], round_to: int, units: Mapping[int, int]
+) -> Steps | None:
+    """Groups that share one fraction."""
+    if not members:
+        return None
+    count = math.gcd(*(full[g] for g in members))
+    step = 1
+    for g in members:
+        unit, each = math.lcm(round_to, units.get(g, 1)), full[g] // count
+        step = math.lcm(step, unit // math.gcd(each, unit))
+    return Steps(tuple(members), count, step)
+
+
+def group_steps(groups: WidthGroups, round_to: int) -> list[Steps | Split]:
     """Which groups of a model move together, and in which steps.
 
     Widths are multiples of `round_to` (of entries: channels, not groups of channels), of their units, and of
@@ -153,16 +155,35 @@ def group_steps(groups: WidthGroups, round_to: int) -> list[Steps]:
         g.key: math.lcm(round_to // math.gcd(round_to, g.unit), groups.units.get(g.key, 1))
         for g in groups.growable
     }
-    return steps_of(groups.spans, groups.full_widths, multiples, 1, multiples)
+    pairs = [(f.count, f.size) for f in groups.factors]
+    return steps_of(groups.spans, groups.full_widths, multiples, 1, multiples, pairs)
+
+
+def widths_over(
+    groups: WidthGroups,
+    fractions: Sequence[float],
+    round_to: int,
+    given: Mapping[int, Sequence[int]] | None = None,
+) -> list[dict[int, int]]:
+    """The width of every group at each of several rising fractions of the full ones.
+
+    Args:
+        groups: of the full model.
+        fractions: one for each stage.
+        round_to: what widths are multiples of.
+        given: widths at every stage that are settled, which the other factor of a product makes up for.
+    """
+    full = groups.full_widths
+    rows = [dict(full) for _ in fractions]
+    for steps in group_steps(groups, round_to):
+        for row, widths in zip(rows, steps.over(full, fractions, given), strict=True):
+            row |= widths
+    return rows
 
 
 def widths_at(groups: WidthGroups, fraction: float, round_to: int) -> dict[int, int]:
     """The width of every group at a fraction of the full ones."""
-    widths = groups.full_widths
-    if fraction < 1:
-        for steps in group_steps(groups, round_to):
-            widths |= steps.widths(groups.full_widths, fraction)
-    return widths
+    return widths_over(groups, [fraction], round_to)[0]
 
 
 # Widths to try: a factor of a product shrinks more than the rest, so that neither takes the other's steps.
@@ -177,6 +198,7 @@ def probe_widths(
     factors: Iterable[int] = (),
     variation: int = 0,
     units: Mapping[int, int] | None = None,
+    pairs: Sequence[tuple[int, int]] = (),
 ) -> dict[int, int]:
     """Widths to try a model's code at: those that need not move together have different fractions.
 
@@ -189,7 +211,7 @@ def probe_widths(
     factors = set(factors)
     result: dict[int, int] = {}
     seen = {True: 0, False: 0}
-    sets = steps_of(spans, full, growing, 1, units)
+    sets = steps_of(spans, full, growing, 1, units, pairs)
     for steps in sorted(sets, key=lambda s: full[s.groups[0]]):  # equal widths one after the other
         is_factor = bool(factors & set(steps.groups))
         options = _FACTOR_FRACTIONS if is_factor else _FRACTIONS
@@ -216,8 +238,16 @@ def in_sets(full: Mapping[int, int], sets: Iterable[Sequence[int]]) -> list[Axis
     return spans
 
 
-def in_proportion(full: Mapping[int, int], growing: Iterable[int]) -> list[Axis]:
-    """Spans that tie all growing widths to one another, each in its proportion to the others."""
-    members = sorted(growing)
-    common = math.lcm(*(full[g] for g in members)) if members else 1
-    return [Product((Fixed(common // full[g]), Ref(g))) for g in members]
+def in_proportion(
+    full: Mapping[int, int], growing: Iterable[int], pairs: Sequence[tuple[int, int]] = ()
+) -> list[Axis]:
+    """Spans that tie all growing widths to one another, each (or its product) in its proportion to the others."""
+    factors = {g for pair in pairs for g in pair}
+    parts: list[tuple[int, ...]] = [(g,) for g in sorted(growing) if g not in factors]
+    parts += pairs
+    sizes = [math.prod(full[g] for g in part) for part in parts]
+    common = math.lcm(*sizes) if sizes else 1
+    return [
+        Product((Fixed(common // own), *map(Ref, part)))
+        for own, part in zip(sizes, parts, strict=True)
+    ]

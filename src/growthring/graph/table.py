@@ -21,6 +21,7 @@ def group_table(
     unknown: Mapping[str, str],
     notes: Sequence[str],
     everything: bool = False,
+    roles: Mapping[str, str] | None = None,
 ) -> str:
     """Groups, who writes and reads each, what is frozen and why.
 
@@ -31,6 +32,7 @@ def group_table(
         unknown: operators without a rule, and a module that uses each.
         notes: what else is to be said.
         everything: list sizes too that nobody would call a width.
+        roles: what the factors of products are called of which both grow.
     """
     shown = [g for g in groups if everything or not g.is_minor]
     growable = [g for g in shown if g.grows]
@@ -43,7 +45,11 @@ def group_table(
     ]
     for title, chosen in (("CAN GROW", growable), ("FROZEN", frozen)):
         if chosen:
-            lines += ["", title, *(line for g in chosen for line in _entry(g))]
+            lines += [
+                "",
+                title,
+                *(line for g in chosen for line in _entry(g, (roles or {}).get(g.name, ""))),
+            ]
     if given:
         lines += ["", "FROZEN: SIZES OF THE DATA"]
         lines += [f"  {g.name}  width {g.width}: {_reason(g)}" for g in given]
@@ -67,9 +73,9 @@ def group_table(
     )
 
 
-def _entry(group: WidthGroup) -> Iterable[str]:
+def _entry(group: WidthGroup, role: str = "") -> Iterable[str]:
     unit = f", in groups of {group.unit} ({group.unit_of})" if group.unit > 1 else ""
-    yield f"  {group.name}  width {group.width}{unit}"
+    yield f"  {group.name}  {role or 'width'} {group.width}{unit}"
     if group.frozen is not None:
         yield f"      why      {group.frozen.text}"
     for role in ("writes", "reads", "shares"):

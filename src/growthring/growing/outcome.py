@@ -11,7 +11,8 @@ from torch import nn
 from growthring.core.variance import Factors
 from growthring.core.wording import counted
 from growthring.errors import GrowthStepError
-from growthring.growing.report import GroupGrowth, GrowthReport
+from growthring.graph.factors import FactorPair
+from growthring.growing.report import FactorGrowth, GroupGrowth, GrowthReport
 from growthring.growing.trials import Trial, explanation, rounding_limit, run, worst
 from growthring.growing.verify import Outputs, Verification
 from growthring.methods.base import Growth, Step
@@ -119,6 +120,7 @@ class Outcome:
         seconds = time.perf_counter() - self._started - self.seconds
         before, after = groups.named(step.before), groups.named(step.after)
         grown = [GroupGrowth(n, before[n], after[n]) for n in before if before[n] != after[n]]
+        products = [FactorGrowth(f.words, *self._factors(f)) for f in groups.factors]
         notes = [*growth.notes, *notes]
         if growth.change is not None:
             notes.insert(0, growth.change)
@@ -153,4 +155,12 @@ class Outcome:
             search_flops=growth.cost.flops,
             search_examples=growth.cost.examples,
             notes=tuple(notes),
+            products=tuple(p for p in products if p.count in grown or p.size in grown),
         )
+
+    def _factors(self, pair: FactorPair) -> list[GroupGrowth]:
+        step, names = self._step, {g.key: g.name for g in self._step.plan.groups}
+        return [
+            GroupGrowth(names[key], step.before[key], step.after[key])
+            for key in (pair.count, pair.size)
+        ]

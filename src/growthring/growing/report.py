@@ -20,6 +20,28 @@ class GroupGrowth:
 
 
 @dataclass(frozen=True)
+class FactorGrowth:
+    """Two factors of one product, such as heads × head size, of which at least one grew.
+
+    Attributes:
+        words: what the factors are called.
+        count: the outer one.
+        size: the inner one.
+    """
+
+    words: tuple[str, str]
+    count: GroupGrowth
+    size: GroupGrowth
+
+    def __str__(self) -> str:
+        pairs = zip(self.words, (self.count, self.size), strict=True)
+        return ", ".join(
+            f"{word} {g.before}" + (f" -> {g.after}" if g.after != g.before else " as before")
+            for word, g in pairs
+        )
+
+
+@dataclass(frozen=True)
 class GrowthReport:
     """What one growth did.
 
@@ -28,6 +50,7 @@ class GrowthReport:
         parameters_before: number of parameters before.
         parameters_after: and after.
         groups: the groups that grew.
+        products: the products of which both factors can grow, and what they did.
         factors: tensors whose old entries were rescaled, and by how much.
         output_factors: the factor on each model output that the mode leaves (1 where the function
             is kept).
@@ -58,10 +81,11 @@ class GrowthReport:
     search_flops: float
     search_examples: int
     notes: tuple[str, ...]
+    products: tuple[FactorGrowth, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
-        return {
+        result: dict[str, Any] = {
             "stage": self.stage,
             "parameters_before": self.parameters_before,
             "parameters_after": self.parameters_after,
@@ -78,6 +102,15 @@ class GrowthReport:
             "search_examples": self.search_examples,
             "notes": list(self.notes),
         }
+        if self.products:
+            result["products"] = [
+                {
+                    word: {"name": g.name, "before": g.before, "after": g.after}
+                    for word, g in zip(p.words, (p.count, p.size), strict=True)
+                }
+                for p in self.products
+            ]
+        return result
 
     def __str__(self) -> str:
         lines = [
@@ -85,10 +118,17 @@ class GrowthReport:
             f"{self.seconds:.3f} s"
         ]
         steps: dict[tuple[int, int], list[str]] = {}
+        in_products = {g.name for p in self.products for g in (p.count, p.size)}
         for g in self.groups:
+            if g.name in in_products:
+                continue
             steps.setdefault((g.before, g.after), []).append(g.name)
         for (before, after), names in steps.items():
             lines.append(f"  width {before} -> {after}: {listed(names)}")
+        products: dict[str, list[str]] = {}
+        for p in self.products:
+            products.setdefault(str(p), []).append(p.count.name)
+        lines += [f"  {what}: {listed(names)}" for what, names in products.items()]
         if self.factors:
             low, high = min(self.factors.values()), max(self.factors.values())
             by = f"{low:.4g}" if f"{low:.4g}" == f"{high:.4g}" else f"{low:.4g} to {high:.4g}"

@@ -158,6 +158,14 @@ def understood_calls(method: str, plan: Plan, model: nn.Module) -> dict[str, lis
             "with BatchNorm and pointwise activations; use method 'paired', or freeze the widths concerned."
         )
 
+    for pair in groups.factors:
+        count, size = (
+            f"'{names[key]}' ({word})"
+            for key, word in zip((pair.count, pair.size), pair.words, strict=True)
+        )
+        raise refuse(
+            f"both {count} and {size} grow, factors of one axis, so a unit is not a slice of its weights"
+        )
     for norm in groups.statistics:
         if any(r.group in growing for r in refs(norm.axis)):
             raise refuse(f"the norm '{norm.module}' takes its statistics over units that are added")

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from growthring.core.wording import instances, listed
 from growthring.graph.groups import WidthGroups
 from growthring.graph.sizes import group_steps
+from growthring.graph.steps import Steps
 from growthring.graph.widthgroup import WidthGroup
 
 _FAR = 0.08  # of fixed-size training, that seconds may be above FLOPs without a word
@@ -31,7 +32,8 @@ def step_notes(
     """
     by_key = {g.key: g for g in groups}
     causes: dict[tuple[str, str], list[WidthGroup]] = {}
-    for steps in group_steps(groups, round_to):
+    every = [s for s in group_steps(groups, round_to) if isinstance(s, Steps)]
+    for steps in every:  # where both factors of a product grow, their widths say how
         for group in (by_key[key] for key in steps.groups):
             step, other = group.width * steps.step // steps.count, ""
             if group.unit > 1:
@@ -62,6 +64,21 @@ def _other_start(group: WidthGroup, begins: int, round_to: int, start: float) ->
         return ""
     least = ", at least two of them" if begins == 2 * group.unit else ""
     return f"{least}: stage 0 has {begins}, not the {wanted} of start={start:g}"
+
+
+def factor_notes(groups: WidthGroups, stage_widths: Sequence[Mapping[int, int]]) -> list[str]:
+    """Products of which both factors can grow and one has its full size at every stage."""
+    names, full = {g.key: g.name for g in groups}, groups.full_widths
+    found: dict[str, list[str]] = {}
+    for pair in groups.factors:
+        for key, word in zip((pair.count, pair.size), pair.words, strict=True):
+            if stage_widths[0][key] == full[key] and len(stage_widths) > 1:
+                found.setdefault(f"{word} {full[key]}", []).append(f"'{names[pair.count]}'")
+    return [
+        f"{listed(alike)}: {text} is there from the first stage on, only the other factor grows at these widths. "
+        "A narrower start grows both, or widths= of one of them."
+        for text, alike in found.items()
+    ]
 
 
 def idle_notes(stage_widths: Sequence[Mapping[int, int]]) -> list[str]:

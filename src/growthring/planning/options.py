@@ -87,8 +87,9 @@ class PlanOptions:
         budget_of: "flops", or "seconds", measured on this machine.
         batch_memory: bytes that a training step may take; every stage gets the largest batch that fits.
         widths: explicit widths per stage for some groups, by name or glob; the last must be the full width.
-        heads: which factor of heads × head size grows: "count", "size", or "auto": the preset decides, by default
-            whole heads where their number can follow the widths of the stages, see `discover_width_groups`.
+        heads: which factor of heads × head size grows: "count", "size", "both" (their product follows the widths of
+            the stages; `widths` for one of them says which stage grows which), or "auto": the preset decides, by
+            default whole heads where their number can follow the widths of the stages, see `discover_width_groups`.
         outputs: of a model output with named parts, those that must keep their shape, see `discover_width_groups`.
         build: `build(widths by group name) -> module`, for a model whose code computes its shapes in a way that no
             attribute can follow.

@@ -302,6 +302,8 @@ class Plan:
             "kept": [kept.as_dict() for kept in self.kept],
             "notes": list(self.notes),
         }
+        if self.groups.factors:
+            result["roles"] = self.groups.roles
         if self.seconds is not None:
             shares = self.relative_seconds
             flops = [f.flops / (self.footprints[-1].flops or 1.0) for f in self.footprints]

@@ -19,7 +19,7 @@ from growthring.planning.budget import within_budget
 from growthring.planning.initial import initials_of
 from growthring.planning.layouts import layout_notes
 from growthring.planning.lengths import fractions_of, length_notes, lengths_of
-from growthring.planning.notes import idle_notes, step_notes, unused_notes
+from growthring.planning.notes import factor_notes, idle_notes, step_notes, unused_notes
 from growthring.planning.options import PlanOptions
 from growthring.planning.plan import Plan
 from growthring.planning.schedule import check_whole
@@ -149,5 +149,6 @@ def _notes(plan: Plan, options: PlanOptions, explicit: Collection[str]) -> list[
         *groups.notes,
         *step_notes(groups, first, options.round_to, options.seed_share, explicit),
         *unused_notes(unused),
+        *factor_notes(groups, plan.stage_widths),
         *idle_notes(plan.stage_widths),
     ]

@@ -27,12 +27,13 @@ def plan_text(model: str, plan: Mapping[str, Any]) -> str:
 
 def _rows(plan: Mapping[str, Any]) -> list[list[str]]:
     rows = [["stage", *map(str, range(plan["stages"]))]]
-    alike: dict[tuple[int, ...], list[str]] = {}
+    alike: dict[tuple[str, tuple[int, ...]], list[str]] = {}
     for name in plan["widths"][0]:
-        alike.setdefault(tuple(widths[name] for widths in plan["widths"]), []).append(name)
-    for widths, names in alike.items():
+        over = tuple(widths[name] for widths in plan["widths"])
+        alike.setdefault((plan.get("roles", {}).get(name, ""), over), []).append(name)
+    for (role, over), names in alike.items():
         more = f" (+ {len(names) - 1} alike)" if len(names) > 1 else ""
-        rows.append([names[0] + more, *map(str, widths)])
+        rows.append([names[0] + (f", {role}" if role else "") + more, *map(str, over)])
     rows.append(["parameters", *(f"{number:,}" for number in plan["parameters"])])
     if plan["epochs"]:
         rows.append(["epochs", *map(str, plan["epochs"])])

@@ -11,9 +11,11 @@ from torch import nn
 
 from growthring.core.wording import counted
 from growthring.errors import GrowthError, PlanError
+from growthring.graph.factors import Split
 from growthring.graph.groups import WidthGroups
 from growthring.graph.resize import empty_copy
-from growthring.graph.sizes import group_steps, widths_at
+from growthring.graph.sizes import group_steps, widths_over
+from growthring.graph.steps import Steps
 from growthring.graph.trace import ExampleInputs, trace
 from growthring.graph.widthgroup import WidthGroup
 from growthring.planning.options import PlanOptions
@@ -39,33 +41,75 @@ def choose_widths(
         fractions: of the full width at every stage.
     """
     round_to, stages = options.round_to, len(fractions)
-    at = _halved if options.schedule == "doubling" else widths_at
-    steps = [at(groups, fraction, round_to) for fraction in fractions]
+    by_name = {g.name: g for g in groups}
+    given = {
+        by_name[name].key: [width // by_name[name].unit for width in widths]
+        for name, widths in explicit.items()
+    }
+    steps = widths_over(groups, fractions, round_to, given)
+    if options.schedule == "doubling":
+        for row, fraction in zip(steps, fractions, strict=True):
+            row |= _halved(groups, fraction, round_to)
     if options.schedule == "recursive" and options.growth is not None:
-        by_key = {g.key: g for g in groups}
         for together in group_steps(groups, round_to):
-            first = by_key[together.groups[0]]
-            begins = steps[0][first.key] * first.unit
-            row = recursive_widths(begins, first.width, stages, options.growth, round_to)
-            for t, width in enumerate(row):  # what steps together has one fraction
-                at_fraction = widths_at(groups, width / first.width, round_to)
-                steps[t] |= {key: at_fraction[key] for key in together.groups}
-    for name, widths in explicit.items():
-        group = groups[name]
-        for t, width in enumerate(widths):
-            steps[t][group.key] = width // group.unit
+            begins, last = _first_and_last(groups, together, steps[0])
+            wide = recursive_widths(begins, last, stages, options.growth, round_to)
+            shares = [width / last for width in wide]  # what steps together has one fraction
+            over = together.over(groups.full_widths, shares, given)
+            for t, at_share in enumerate(over):
+                steps[t] |= at_share
+    for key, asked in given.items():
+        for t, width in enumerate(asked):
+            steps[t][key] = width
+    if given:
+        _check_products(groups, steps, round_to)
     return tuple(steps)
 
 
+def _first_and_last(
+    groups: WidthGroups, together: Steps | Split, first: Mapping[int, int]
+) -> tuple[int, int]:
+    """The width of stage 0 and the full one of what steps together: of the product, where both factors grow."""
+    by_key = {g.key: g for g in groups}
+    keys = [part.groups[0] for part in together.parts[:2]]
+    begins = math.prod(first[key] * by_key[key].unit for key in keys)
+    return begins, math.prod(by_key[key].width for key in keys)
+
+
+def _check_products(groups: WidthGroups, steps: Sequence[Mapping[int, int]], round_to: int) -> None:
+    """Refuses given widths at which a product is not as large as what has its size in the full model."""
+    names, full = {g.key: g.name for g in groups}, groups.full_widths
+    for together in group_steps(groups, round_to):
+        if not isinstance(together, Split) or together.rest is None:
+            continue
+        rest = together.rest.groups[0]
+        for factors in groups.factors:
+            whole = full[factors.count] * full[factors.size]
+            if factors.count not in together.groups or whole % full[rest]:
+                continue
+            for t, widths in enumerate(steps):
+                count, size, width = (widths[k] for k in (factors.count, factors.size, rest))
+                if count * size * full[rest] != whole * width:
+                    outer, inner = factors.words
+                    raise PlanError(
+                        f"widths of stage {t}: {count} {outer} ('{names[factors.count]}') × {inner} {size} "
+                        f"('{names[factors.size]}') make {count * size}, and '{names[rest]}' has {width} where "
+                        f"{count * size * full[rest] / whole:g} would go with them: the model's code divides "
+                        "one by the other. Give two of the three, or widths that fit."
+                    )
+
+
 def _halved(groups: WidthGroups, fraction: float, round_to: int) -> dict[int, int]:
-    """Widths at a fraction, in multiples of 16 where the full ones are, and as they come where that is too coarse.
+    """Widths at a fraction that are multiples of 16, where the full ones are and that is not too coarse.
 
     Raises:
         PlanError: a width cannot be halved so often.
     """
-    full, widths = groups.full_widths, widths_at(groups, fraction, round_to)
+    full, widths = groups.full_widths, dict[int, int]()
     by_key = {g.key: g for g in groups}
     for steps in group_steps(groups, _LANES):
+        if isinstance(steps, Split):
+            continue  # their product has its share already
         members = [by_key[key] for key in steps.groups]
         for group in members:
             if fraction * full[group.key] < 1:
