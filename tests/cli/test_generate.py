@@ -96,7 +96,9 @@ def test_lines_and_tabs_are_shown_as_they_are_and_controls_are_not(trained, caps
 
 
 def test_a_character_of_two_tokens_is_one_and_what_is_none_is_marked():
-    assert "".join(_texts([*"aä€".encode(), 0xFF, 300, 0xC3], _decoder())) == "aä€\ufffd\ufffd\ufffd"
+    assert (
+        "".join(_texts([*"aä€".encode(), 0xFF, 300, 0xC3], _decoder())) == "aä€\ufffd\ufffd\ufffd"
+    )
 
 
 def test_a_prompt_from_standard_input(trained, capsys, monkeypatch):
