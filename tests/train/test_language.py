@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.data import TensorDataset
 
 from growthring.cli import main
 from growthring.errors import GrowthError
@@ -79,7 +80,7 @@ def test_losses_and_counts_take_either():
 def test_batches_of_ones_own_have_tokens_of_ones_own(tmp_path):
     sizes = {**SMALL, "vocab_size": 11}
     tokens = torch.randint(11, (32, 9))
-    data = [(row[:-1], row[1:]) for row in tokens]
+    data = TensorDataset(tokens[:, :-1], tokens[:, 1:])
     own = dataclasses.replace(recipe(), model_options=sizes, task=Language(), num_train=None)
     run = Trainer(own, tmp_path / "run", train=data, test=data, progress=Silence())
     assert run.fit().test_accuracy is not None
@@ -90,7 +91,7 @@ def test_batches_of_ones_own_have_tokens_of_ones_own(tmp_path):
     [
         ({}, b"x" * 999, ["has 999 bytes; 1,000 are needed"]),
         ({"input_shape": (2000,), "model_options.block_size": 2000}, None,
-         ["the text 'text' is shorter than a window of 2000 bytes", "480 bytes", "input_shape"]),
+         ["the text 'text' is shorter than a window of 2000 bytes", "it has 480", "input_shape"]),
         ({"input_shape": (16,)}, None, ["text of 16 tokens, but block_size is 8"]),
         ({"model_options.vocab_size": 100}, None,
          ["the model tells 100 tokens apart", "bytes from 0 to 255", "vocab_size"]),
@@ -111,11 +112,13 @@ def test_what_cannot_work_is_refused_and_leaves_nothing(
     assert not (tmp_path / "run").exists()
 
 
-def test_heads_that_cannot_grow_in_pairs_are_refused_or_said(book, tmp_path):
-    odd = {"model_options.num_heads": 3, "model_options.width": 18, "heads": "count"}
-    run = Trainer(change(recipe(), odd), tmp_path / "run", data=book, progress=Silence())
-    heads = [g for g in run.parts.plan.groups.growable if "qkv" in g.name]
-    assert all(len(set(run.parts.plan.widths(g.name))) == 1 for g in heads) or not heads
+def test_heads_that_cannot_be_had_in_pairs_keep_their_number(book, tmp_path):
+    """A second head would come alone: the rest grows, and the run trains."""
+    run = Trainer(recipe(heads="count"), tmp_path / "run", data=book, progress=Silence())
+    plan = run.parts.plan
+    widths = {g.name: plan.widths(g.name) for g in plan.groups.growable}
+    assert widths.pop("blocks.0.attention.qkv") == [2, 2]
+    assert all(first < last for first, last in widths.values())
 
 
 def blocks():
