@@ -50,7 +50,7 @@ def gpt2(heads, *, width=32, tied=True, layers=1):
     return transformers.GPT2LMHeadModel(config)
 
 
-# The model, and the sizes in its config that grow. Two heads of keys cannot be had from one: they would not come in pairs.
+# The model, and the sizes in its config that grow. A second head of keys would come alone, not in a pair.
 _THIN = {"hidden_size", "intermediate_size"}
 _LLAMA = {*_THIN, "num_attention_heads", "num_key_value_heads"}
 CASES = {
