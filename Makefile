@@ -37,13 +37,16 @@ ifneq ($(wildcard $(VENV)/.installing),)
 .PHONY: $(VENV)/.stamp-venv
 endif
 
-.PHONY: help demo demo-translate test test-slow lint bench docs-table clean distclean
+.PHONY: help demo demo-lm demo-translate test test-slow lint bench docs-table clean distclean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*  ## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*  ## (.*)/make \1\t\2/' | expand -t 22
 
 demo: $(VENV)/.stamp-core  ## grow a small network on this machine and show what happens
 	@$(ENV) $(PY) -m growthring.cli.demo $(ARGS)
+
+demo-lm: $(VENV)/.stamp-core  ## train a small GPT on Python's own sources by growing, and let it go on with "def "
+	@$(ENV) $(PY) -m growthring.cli.demo_lm $(ARGS)
 
 demo-translate: $(VENV)/.stamp-translation  ## grow a small Transformer that translates numbers, and translate some
 	@$(ENV) $(PY) -m growthring.cli.demo_translate $(ARGS)

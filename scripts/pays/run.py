@@ -22,7 +22,9 @@ from growthring.train.lr_schedules import lr_schedule
 from scripts.pays.tasks import TASKS, Task
 
 _POINTS = 10  # of the validation curve
-FADE = 0.25  # share of the stage that norms fade in over: the default when the first runs were stored
+FADE = (
+    0.25  # share of the stage that norms fade in over: the default when the first runs were stored
+)
 
 
 @dataclass(frozen=True)

@@ -72,9 +72,8 @@ def test_a_run_and_its_file_show_exactly_what_the_run_reported(trained, name, ca
     assert found["test_loss"] == found["reported_loss"] == result["test_loss"]
     assert found["num_examples"] == 500 and found["data"] == "digits"
     status, out, _ = run(capsys, "eval", trained / name)
-    shown = (
-        f"test accuracy {result['test_accuracy']:.2%}, test loss {result['test_loss']:.4f} on 500"
-    )
+    accuracy, loss = 100 * result["test_accuracy"], result["test_loss"]
+    shown = f"test accuracy {accuracy:.2f} %, test loss {loss:.4g} on 500 examples\n"
     assert status == 0 and shown in out and "the same" in out
 
 
@@ -143,7 +142,7 @@ def test_another_batch_size(file, capsys):
 def test_a_difference_is_shown(file, capsys):
     change(file, test_accuracy=0.999)
     _, out, _ = run(capsys, "eval", file)
-    assert "the run reported 99.90%" in out and "the same" not in out
+    assert "the run reported a test accuracy of 99.90 %\n" in out and "the same" not in out
 
 
 # Whose code runs.

@@ -91,6 +91,7 @@ def test_the_file_says_how_to_use_it(capsys, tmp_path):
         "input_shape": [1, 8, 8],
         "input_type": "float32",
         "recipe": "demo",
+        "task": "classification",
         "data": "digits",
         "preprocessing": {
             "mean": [mean],

@@ -137,14 +137,14 @@ def test_stopping_early_changes_nothing(beam, length_penalty, monkeypatch):
     options = {"beam": beam, "max_length": 6, "length_penalty": length_penalty, **SPECIAL}
     original = SentenceSearch._cannot_win
 
-    def counted(self, log_prob):
+    def counted(self, *arguments):
         nonlocal calls
-        calls += original(self, log_prob)
-        return original(self, log_prob)
+        calls += original(self, *arguments)
+        return original(self, *arguments)
 
     monkeypatch.setattr(SentenceSearch, "_cannot_win", counted)
     stopped = [beam_search(model, SRC, **options) for model in models]
-    monkeypatch.setattr(SentenceSearch, "_cannot_win", lambda self, log_prob: False)
+    monkeypatch.setattr(SentenceSearch, "_cannot_win", lambda self, *arguments: False)
     assert stopped == [beam_search(model, SRC, **options) for model in models]
     assert calls  # it did stop early
 

@@ -112,11 +112,11 @@ def test_a_recipe_is_trained_resumed_and_evaluated(tmp_path, settings):
     assert (found.test_loss, found.test_accuracy) == (result.test_loss, result.test_accuracy)
 
 
-def test_accuracy_is_counted_by_place_and_not_where_the_axis_is_in_doubt():
+def test_right_answers_are_counted_by_place_and_not_where_the_axis_is_in_doubt():
     outputs = torch.nn.functional.one_hot(torch.tensor([[1, 2, 3], [0, 0, 0]]), 5).float()
     targets = torch.tensor([[1, 2, 0], [0, 1, 1]])
     right = batch_sums(torch.tensor(1.0), outputs, (targets, targets))[1]
-    assert float(right) == pytest.approx(2 * 3 / 6)
+    assert float(right) == 3
     square = torch.zeros(2, 3, 3)
     assert batch_sums(torch.tensor(1.0), square, (targets, targets))[1].isnan()
 

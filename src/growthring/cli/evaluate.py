@@ -9,8 +9,8 @@ import torch
 
 from growthring.checkpoint import load_weights, weights_metadata
 from growthring.checkpoint.jsontext import dumps
-from growthring.cli.common import Commands, add_data, add_recipe, recipe_of
-from growthring.cli.trained import model_of, place_of, warn_of_fading
+from growthring.cli.common import Commands, add_data
+from growthring.cli.trained import add_model, model_of, named_recipe, place_of, warn_of_fading
 from growthring.errors import InputError
 from growthring.files.foreign import shown
 from growthring.runs.metrics import ACCURACY, LOSS
@@ -45,12 +45,7 @@ def add(commands: Commands) -> None:
     )
     parser.add_argument("file", metavar="RUN|FILE")
     add_data(parser)
-    add_recipe(parser, is_required=False)
-    parser.add_argument(
-        "--model",
-        metavar="MODULE:FUNCTION",
-        help="makes the model, called with the file's options; in a module or file.py",
-    )
+    add_model(parser)
     parser.add_argument(
         "--device", default=None, help="cpu, cuda, ... (default: cuda if there is one)"
     )
@@ -64,15 +59,13 @@ def add(commands: Commands) -> None:
 def _run(arguments: argparse.Namespace) -> None:
     if arguments.batch_size is not None and arguments.batch_size < 1:
         raise InputError(f"--batch-size {arguments.batch_size}: it is at least 1.")
-    if arguments.settings and arguments.recipe is None:
-        raise InputError("--set changes a setting of --recipe.")
+    recipe = named_recipe(arguments)
     device = find_device(arguments.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     place = place_of(arguments.file, arguments.data)
     file, data = place.file, place.data
     where = f"'{file}'"
     card, weights = card_of(weights_metadata(file), where), load_weights(file)
-    recipe = None if arguments.recipe is None else recipe_of(arguments)
-    if recipe is not None and (card is None or card.data is None or card.preprocessing is None):
+    if recipe is not None and (card is None or card.data is None or not card.has_preparation):
         card = card_of_recipe(recipe, data, arguments.download)
     if card is None:
         raise InputError(

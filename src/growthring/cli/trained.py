@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from growthring.checkpoint import load_weights, weights_metadata
 from growthring.checkpoint.jsontext import dumps
+from growthring.cli.common import add_recipe, recipe_of
 from growthring.cli.models import load_model
 from growthring.errors import InputError
 from growthring.files.foreign import shown
@@ -69,11 +71,32 @@ def place_of(given: str, data: str | None = None) -> Place:
     return Place(run.weights_file, root)
 
 
-def open_trained(given: str) -> Trained:
-    """The model of a run or of an exported file, made by growthring's own code.
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """--recipe, --set and --model: whose code makes the model."""
+    add_recipe(parser, is_required=False)
+    parser.add_argument(
+        "--model",
+        metavar="MODULE:FUNCTION",
+        help="makes the model, called with the file's options; in a module or file.py",
+    )
+
+
+def named_recipe(arguments: argparse.Namespace) -> Recipe | None:
+    """The recipe of --recipe, if there is one.
 
     Raises:
-        InputError: the run is not finished, or the file has no card.
+        InputError: there are settings, and no recipe that they change.
+    """
+    if arguments.settings and arguments.recipe is None:
+        raise InputError("--set changes a setting of --recipe.")
+    return None if arguments.recipe is None else recipe_of(arguments)
+
+
+def open_trained(given: str, named: str | None = None, recipe: Recipe | None = None) -> Trained:
+    """The model of a run or of an exported file, made by the code that the user names, or by growthring's own.
+
+    Raises:
+        InputError: the run is not finished, the file has no card, or its model is not growthring's own.
     """
     file = place_of(given).file
     where = f"'{file}'"
@@ -84,7 +107,8 @@ def open_trained(given: str) -> Trained:
             "written by `growthring export`, or by one of before."
         )
     warn_of_fading(card, where)
-    return Trained(build(card, weights, where), card, files_beside(file, card))
+    model = model_of(named, recipe, card, weights, where)
+    return Trained(model, card, files_beside(file, card))
 
 
 def warn_of_fading(card: Card, where: str) -> None:

@@ -115,7 +115,10 @@ class TextBatches(BatchStream):
     ) -> None:
         self._windows = (len(text) - 1) // context
         if self._windows < 1:
-            raise InputError(f"the text '{text.name}' is shorter than a window of {context} bytes.")
+            raise InputError(
+                f"the text '{text.name}' is shorter than a window of {context} bytes and the one after it: it has "
+                f"{len(text)}. Take a longer text (a tenth of it is for testing), or shorter windows (input_shape)."
+            )
         super().__init__(
             min(per_epoch or self._windows, self._windows), batch_size, generator, False
         )

@@ -157,5 +157,5 @@ def check_finite(values: list[list[float]]) -> None:
     """
     if any(math.isnan(value) for row in values for value in row):
         raise InputError(
-            "the model's logits are not finite (nan): its weights or inputs are not, or a mask hides everything."
+            "the model's logits are not finite: its weights or inputs are not, or a mask hides everything."
         )

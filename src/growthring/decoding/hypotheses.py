@@ -41,6 +41,7 @@ class SentenceSearch:
     `beam` most probable without eos live on. The search is over when `beam` hypotheses have ended and no live
     one is better than the best of them at its present length; or when none can become better. To count those that
     have ended is not enough: where a model is sure, the other continuations are noise, and eos comes among them.
+    With one beam there are no others, and the search ends where greedy decoding does.
 
     Args:
         task: what is translated.
@@ -102,9 +103,19 @@ class SentenceSearch:
         """Whether prefixes of one token more, at most so probable, need not be followed."""
         if self.best is None:
             return False
-        length = len(self._live[0][0]) + 1
-        if self._num_ended >= self._beam and self.best.score >= self._task.score(log_prob, length):
-            return True
+        has_enough = self._num_ended >= self._beam and (
+            self._beam == 1 or self._is_behind(self.best, log_prob, self._length)
+        )
+        return has_enough or self._cannot_win(self.best, log_prob)
+
+    def _cannot_win(self, best: Hypothesis, log_prob: float) -> bool:
         # A log-probability only falls; the length at which it counts most is the shortest or the longest.
-        lengths = (length, self.limit)
-        return self.best.score >= max(self._task.score(log_prob, n) for n in lengths)
+        return all(self._is_behind(best, log_prob, n) for n in (self._length, self.limit))
+
+    def _is_behind(self, best: Hypothesis, log_prob: float, length: int) -> bool:
+        return best.score >= self._task.score(log_prob, length)
+
+    @property
+    def _length(self) -> int:
+        """Of the prefixes that would live next."""
+        return len(self._live[0][0]) + 1

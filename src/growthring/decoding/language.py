@@ -43,7 +43,8 @@ def generate(
         top_k: only so many of the likeliest tokens.
         top_p: only the likeliest that together have this probability.
         generator: on the model's device; torch's default one if None.
-        context: most tokens that the model reads; by default its `block_size`, if it has one.
+        context: most tokens that the model reads; by default its `block_size`, or what its `config` says, if it has
+            one.
         use_cache: whether a model's own steps are used. Without, it does the same by `forward`.
 
     Raises:
@@ -55,8 +56,9 @@ def generate(
         >>> len(list(generate(model, torch.tensor([1, 2]), num_tokens=20)))
         20
     """
-    context = getattr(model, "block_size", None) if context is None else context
-    if prompt.dim() != 1 or prompt.is_floating_point() or not len(prompt):
+    context = _context_of(model) if context is None else context
+    is_whole = not prompt.is_floating_point() and prompt.dtype != torch.bool
+    if prompt.dim() != 1 or not is_whole or not len(prompt):
         raise InputError(
             f"prompt has shape {tuple(prompt.shape)} of {prompt.dtype}: pass whole numbers (T,), at least one."
         )
@@ -69,9 +71,9 @@ def generate(
     ):
         if not fits:
             raise InputError(f"{name}={value}: {_MEANING[name]}.")
-    embedding = next((m for m in model.modules() if isinstance(m, nn.Embedding)), None)
-    if embedding is not None:
-        check_tokens("prompt", prompt, embedding.num_embeddings)
+    sizes = [m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding)]
+    if sizes:  # which of them is that of tokens, the model alone knows
+        check_tokens("prompt", prompt, max(sizes))
     text = prompt.to(device_of(model), torch.long)
 
     def follow() -> Iterator[int]:
@@ -91,6 +93,15 @@ _MEANING = {
     "top_p": "it is a probability, above 0 and up to 1",
     "context": "a model reads at least 2 tokens",
 }
+
+
+def _context_of(model: nn.Module) -> int | None:
+    """The longest text of a model, if it says so: one of growthring.zoo, or of transformers."""
+    config = getattr(model, "config", None)
+    for holder, name in ((model, "block_size"), (config, "max_position_embeddings")):
+        if isinstance(found := getattr(holder, name, None), int):
+            return found
+    return None
 
 
 class _Reader:
@@ -132,10 +143,12 @@ def _choose(
     generator: torch.Generator | None,
 ) -> Tensor:
     """One token of logits (V,)."""
-    check_finite([[float(logits.max())]])
+    best = logits.max()
+    check_finite([[float(best - best)]])  # nan of infinity, too
     if temperature == 0:
         return logits.argmax()
-    scores, order = logits.float().sort(descending=True, stable=True)
+    # A temperature may be too small a number for float32.
+    scores, order = logits.double().sort(descending=True, stable=True)
     shares = ((scores - scores[0]) / temperature).softmax(0)
     if top_k is not None:
         shares[top_k:] = 0

@@ -58,12 +58,12 @@ def refuse_link(path: str | os.PathLike[str]) -> None:
 
 
 def shown(text: str) -> str:
-    r"""A text as a terminal may show it: without controls, but for the ends of lines.
+    r"""A text as a terminal may show it: without controls, but for the ends of lines and tabs.
 
-    >>> shown("a\x1b[31m\nb\u202ec")
-    'a?[31m\nb?c'
+    >>> shown("a\x1b[31m\n\tb\u202ec")
+    'a?[31m\n\tb?c'
     """
-    return "".join(c if c.isprintable() or c == "\n" else "?" for c in text)
+    return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text)
 
 
 def _check_mode(mode: int) -> None:

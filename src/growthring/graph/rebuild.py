@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from growthring.core.axes import Axis, refs, size, unsigned
+from growthring.core.axes import Axis, Product, products, refs, size, unsigned
 from growthring.graph.follow import Scaled, Sizes, attribute_value, follow_attributes
 from growthring.graph.isolation import fixed_random
 from growthring.graph.laws import POWERS
@@ -148,14 +148,18 @@ def _choices(entries: Mapping[Place, list[Sizes]]) -> Iterator[Rules]:
 
 
 def _axes(probe: Probe) -> list[Axis]:
-    """All axes of the tensors and the widths in them."""
+    """All axes of the tensors, the widths in them, and what is outermost in products: heads, of grouped queries."""
     axes: dict[Axis, None] = {}
+    outermost: dict[Axis, None] = {}
     for spec in probe.specs.values():
         for axis in spec.axes:
             parts = getattr(axis, "parts", ())
             for part in (axis, *parts, *refs(axis)):
                 axes[unsigned(part)] = None
-    return list(axes)
+            for product in products(axis):
+                for n in range(2, len(product.parts)):
+                    outermost[unsigned(Product(product.parts[:n]))] = None
+    return list(axes | outermost)
 
 
 def _shapes(model: nn.Module, names: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:

@@ -86,6 +86,11 @@ class Card:
     batch_size: int = _BATCH
     versions: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def has_preparation(self) -> bool:
+        """Whether it says how inputs are made of the data; tokens are the data itself, or made with files."""
+        return self.preprocessing is not None or self.input_type == "int64"
+
     def as_dict(self) -> dict[str, Any]:
         """The card as JSON can hold it."""
         values = asdict(self)
@@ -123,12 +128,15 @@ class Card:
         if self.test_loss is not None:
             lines["test loss"] = f"{self.test_loss:.4g}"
         lines |= {key.replace("_", " "): f"{value:.4g}" for key, value in self.scores.items()}
-        return "\n".join(f"{key + ':':15}{value}" for key, value in lines.items())
+        column = max(15, 2 + max(map(len, lines)))
+        return "\n".join(f"{key + ':':{column}}{value}" for key, value in lines.items())
 
     def _inputs(self) -> dict[str, str]:
         """What inputs go through, in words."""
         if self.files:
             return {"made with": ", ".join(self.files)}
+        if self.data is not None and self.preprocessing is None and self.has_preparation:
+            return {"made of": "the bytes of a text"}
         return {
             "preprocessing": str(self.preprocessing or "not known: data of your own program"),
             "classes": "without names" if self.classes is None else _listed(self.classes),

@@ -89,7 +89,7 @@ def build(
             raise InputError(
                 f"{where} is of a model that '{card.model}' makes, which is not of growthring.zoo, and a file must "
                 "not choose what runs on your machine. Name the code yourself if you know what it does: growthring "
-                "eval --recipe FILE.py:FUNCTION or --model MODULE:FUNCTION; in Python "
+                "eval (or generate) --recipe FILE.py:FUNCTION or --model MODULE:FUNCTION; in Python "
                 "growthring.load(path, model=FUNCTION)."
             )
         function = ZOO[card.model]

@@ -45,6 +45,17 @@ def apply(model: Callable[..., Any], inputs: Any) -> Any:
     return model(*args, **kwargs)
 
 
+def predictions(outputs: Any) -> Any:
+    """What a model says of its inputs: its outputs, or their `.logits`, as models of transformers return them.
+
+    >>> from types import SimpleNamespace
+    >>> predictions(SimpleNamespace(logits=torch.ones(1), loss=None)), predictions(torch.ones(1))
+    (tensor([1.]), tensor([1.]))
+    """
+    logits = getattr(outputs, "logits", None)
+    return logits if isinstance(logits, Tensor) else outputs
+
+
 @torch.no_grad()
 def evaluate(
     model: nn.Module,
@@ -91,6 +102,7 @@ def batch_sums(loss: Tensor, outputs: Any, batch: Batch) -> Tensor:
     >>> batch_sums(torch.tensor(0.5), torch.eye(2), (torch.eye(2), torch.tensor([0, 0]))).tolist()
     [1.0, 1.0, 2.0]
     """
+    outputs = predictions(outputs)
     count = torch.tensor(float(examples_in(batch)))
     right = torch.tensor(math.nan)
     if _are_classes(outputs, batch[1]):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from growthring.data import Batches, FolderBatches
 from growthring.data.batch import Batch, Stream, shapes_in
 from growthring.errors import InputError
-from growthring.train.measure import apply
+from growthring.train.measure import apply, predictions
 
 
 def check_labels(model: nn.Module, example: Batch, streams: Iterable[Stream | None]) -> None:
@@ -124,7 +124,7 @@ def _outputs(model: nn.Module, inputs: Any) -> object:
     modes = [(module, module.training) for module in model.modules()]
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            return apply(model.eval(), inputs)
+            return predictions(apply(model.eval(), inputs))
     except Exception as error:  # the user's own code
         raise InputError(
             f"the model cannot take inputs of shape {shapes_in(inputs)}: {type(error).__name__}: {error}"

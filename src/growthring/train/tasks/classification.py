@@ -23,6 +23,7 @@ from growthring.errors import InputError
 from growthring.methods.base import Loss
 from growthring.runs.metrics import ACCURACY, LOSS
 from growthring.train.card import Card
+from growthring.train.measure import predictions
 from growthring.train.recipe import Recipe
 from growthring.train.tasks.base import Place, Streams, Task
 from growthring.train.trial import check_labels
@@ -46,7 +47,7 @@ class Classification(Task):
 
     def loss(self, label_smoothing: float) -> Loss:
         """The cross entropy."""
-        return nn.CrossEntropyLoss(label_smoothing=label_smoothing)
+        return ClassCrossEntropy(label_smoothing=label_smoothing)
 
     def check(self, model: nn.Module, example: Any, streams: Iterable[Stream | None]) -> None:
         """As many outputs as there are classes."""
@@ -107,6 +108,14 @@ class Classification(Task):
             )
         _check_classes(card, images.classes, images.name)
         return Batches(images, batch_size, preprocessing.augmentation, None, device=place.device)
+
+
+class ClassCrossEntropy(nn.CrossEntropyLoss):
+    """torch's, of outputs that are the logits or have them as `.logits`."""
+
+    def forward(self, outputs: Any, targets: Tensor) -> Tensor:
+        """A mean over the batch."""
+        return super().forward(predictions(outputs), targets)
 
 
 def _imagenet(recipe: Recipe, generator: torch.Generator, place: Place) -> Streams:

@@ -16,6 +16,7 @@ from growthring.errors import InputError
 from growthring.methods.base import Loss
 from growthring.runs.metrics import ACCURACY, LOSS, PERPLEXITY
 from growthring.train.card import Card
+from growthring.train.measure import predictions
 from growthring.train.recipe import Recipe
 from growthring.train.tasks.base import Place, Streams, Task
 from growthring.train.trial import check_tokens
@@ -49,7 +50,8 @@ class Language(Task):
 
     def check(self, model: nn.Module, example: Any, streams: Iterable[Stream | None]) -> None:
         """A logit for each byte, at each place."""
-        check_tokens(model, example, BYTES)
+        is_bytes = any(isinstance(stream, TextBatches) for stream in streams)
+        check_tokens(model, example, BYTES if is_bytes else 2)  # other tokens: the user's own
 
     def streams(self, recipe: Recipe, generator: torch.Generator, place: Place) -> Streams:
         """Windows of the text; an epoch has `num_train` of them, and the next one others."""
@@ -89,7 +91,7 @@ def perplexity(loss: float) -> float:
 
 
 class TokenCrossEntropy(nn.Module):
-    """The mean cross entropy of outputs (b, t, v) for targets (b, t); targets of -100, padding, do not count.
+    """The mean cross entropy of logits (b, t, v) for targets (b, t); targets of -100, padding, do not count.
 
     >>> TokenCrossEntropy()(torch.zeros(1, 2, 4), torch.tensor([[1, -100]])).exp().round().item()
     4.0
@@ -99,8 +101,9 @@ class TokenCrossEntropy(nn.Module):
         super().__init__()
         self.label_smoothing = label_smoothing
 
-    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """A mean over all places."""
+    def forward(self, outputs: Any, targets: Tensor) -> Tensor:
+        """A mean over all places; outputs are the logits, or have them as `.logits`."""
+        logits = predictions(outputs)
         return nn.functional.cross_entropy(
-            outputs.flatten(0, -2), targets.flatten(), label_smoothing=self.label_smoothing
+            logits.flatten(0, -2), targets.flatten(), label_smoothing=self.label_smoothing
         )
