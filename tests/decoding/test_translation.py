@@ -208,6 +208,12 @@ def test_the_default_length_follows_each_sentence(decode):
     assert [len(f.tokens) for f in found] == [2 * 3 + 10, 2 * 2 + 10]
 
 
+@both
+def test_each_sentence_may_have_a_length_of_its_own(decode):
+    found = decode(Fixed([[NO, NO, -9.0, 1.0]]), SRC.repeat(3, 1), max_length=[4, 1, 7], **SPECIAL)
+    assert [len(f.tokens) for f in found] == [4, 1, 7]
+
+
 @pytest.mark.parametrize("use_cache", [True, False])
 @pytest.mark.parametrize("decode", [greedy, beam_search])
 def test_no_sentence_is_longer_than_the_model_has_positions(decode, use_cache):
@@ -280,6 +286,8 @@ BAD = {
     "beam": ({"beam": 0}, "beam=0: pass how many prefixes live at a time, at least 1"),
     "vocabulary": ({"beam": 14}, "beam=14 is more than the 13 tokens of the vocabulary"),
     "length": ({"max_length": 0}, "max_length=0: a translation needs room"),
+    "lengths": ({"max_length": [3, 0]}, "max_length=0: a translation needs room"),
+    "count": ({"max_length": [3, 4]}, "max_length has 2 numbers for 1 sentence: pass one for each"),
     "penalty": ({"length_penalty": math.nan}, "length_penalty=nan: pass a power"),
     "eos": ({"eos": 13}, "eos=13, and the model's target vocabulary is 0 to 12"),
     "bos": ({"bos": -1}, "bos=-1, and the model's target vocabulary"),

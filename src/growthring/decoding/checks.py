@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -54,7 +55,7 @@ def make_task(
     bos: int,
     eos: int,
     pad: int | None,
-    max_length: int | None,
+    max_length: int | Sequence[int] | None,
     length_penalty: float,
 ) -> Task:
     """Checks what was given.
@@ -63,8 +64,15 @@ def make_task(
         InputError: it does not fit.
     """
     src, mask = _checked_source(src, mask, device_of(model))
-    if max_length is not None and max_length < 1:
-        raise InputError(f"max_length={max_length}: a translation needs room for at least 1 token.")
+    given = [max_length] if isinstance(max_length, int) else list(max_length or [])
+    if given and min(given) < 1:
+        least = min(given)
+        raise InputError(f"max_length={least}: a translation needs room for at least 1 token.")
+    if not isinstance(max_length, int | None) and len(given) != len(src):
+        raise InputError(
+            f"max_length has {len(given)} numbers for {counted(len(src), 'sentence')}: pass one for each, or one "
+            "for all."
+        )
     if not abs(length_penalty) <= _STEEPEST:
         raise InputError(
             f"length_penalty={length_penalty}: pass a power of the length between -{_STEEPEST:g} and "
@@ -107,12 +115,25 @@ def _checked_source(
     return src.to(device, torch.long), mask.to(device)
 
 
+def default_limit(num_tokens: int) -> int:
+    """How long a translation of a sentence of so many tokens may be.
+
+    Example:
+        >>> default_limit(20)
+        50
+    """
+    return 2 * num_tokens + 10
+
+
 def _limits(
-    model: nn.Module, src: Tensor, mask: Tensor | None, max_length: int | None
+    model: nn.Module, src: Tensor, mask: Tensor | None, max_length: int | Sequence[int] | None
 ) -> list[int]:
     """Most tokens of each translation: `bos` and they have to fit into the model's positions."""
     lengths = [src.shape[1]] * len(src) if mask is None else (~mask).sum(1).tolist()
-    limits = [2 * n + 10 if max_length is None else max_length for n in lengths]
+    if max_length is None:
+        limits = [default_limit(n) for n in lengths]
+    else:
+        limits = [max_length] * len(src) if isinstance(max_length, int) else list(max_length)
     positions = getattr(model, "max_length", None)
     return [min(n, positions - 1) for n in limits] if isinstance(positions, int) else limits
 

@@ -28,7 +28,7 @@ def greedy(
     bos: int,
     eos: int,
     pad: int | None = None,
-    max_length: int | None = None,
+    max_length: int | Sequence[int] | None = None,
     length_penalty: float = 1.0,
     use_cache: bool = True,
 ) -> list[Hypothesis]:
@@ -65,7 +65,7 @@ def beam_search(
     eos: int,
     pad: int | None = None,
     beam: int = 4,
-    max_length: int | None = None,
+    max_length: int | Sequence[int] | None = None,
     length_penalty: float = 1.0,
     use_cache: bool = True,
 ) -> list[Hypothesis]:
@@ -85,8 +85,9 @@ def beam_search(
         eos: the token that ends it.
         pad: the token of padding, if there is one; comes nowhere in it.
         beam: how many prefixes live at a time.
-        max_length: most tokens of a translation, eos not counted; then only eos may follow. By default twice
-            the sentence's own length and 10; never more than the model's `max_length` has positions for.
+        max_length: most tokens of a translation, eos not counted, of all or of each; then only eos may follow. By
+            default twice the sentence's own length and 10; never more than the model's `max_length` has positions
+            for.
         length_penalty: 1.0 ranks by the mean log-probability of a token, 0.0 by their sum; more favours long ones.
         use_cache: whether a model's own steps are used. Without, it does the same by `forward`.
 

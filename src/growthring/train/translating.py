@@ -11,7 +11,7 @@ from torch import nn
 
 from growthring.data.sentences import Ragged
 from growthring.data.vocabulary import BOS, EOS, PAD, Vocabulary
-from growthring.decoding import beam_search
+from growthring.decoding import beam_search, default_limit
 from growthring.errors import InputError
 
 _TOKENS = 2000  # source tokens that are decoded at a time
@@ -35,7 +35,11 @@ def translate_tokens(
     max_length: int,
     device: torch.device,
 ) -> list[str]:
-    """Sentences as tokens (each with its EOS) in the other language, as texts in the same order."""
+    """Sentences as tokens (each with its EOS) in the other language, as texts in the same order.
+
+    A translation has up to `max_length` tokens, and up to twice those of its sentence and 10: a model that has not
+    learnt to end would go on for ever.
+    """
     order = sorted(range(len(sources)), key=lambda i: len(sources[i]))
     ragged, result = Ragged.of(sources), [""] * len(sources)
     for part in _parts(order, [len(source) for source in sources]):
@@ -49,7 +53,7 @@ def translate_tokens(
             pad=PAD,
             beam=beam,
             length_penalty=length_penalty,
-            max_length=max_length,
+            max_length=[min(default_limit(len(sources[i])), max_length) for i in part],
         )
         for index, hypothesis in zip(part, found, strict=True):
             result[index] = vocabulary.decode(hypothesis.tokens)
