@@ -196,3 +196,16 @@ def test_every_published_case(name, capsys):
     found = one_object(out)
     assert status == 0 and 0 < found["flops_share"] < 1 and 0 < found["published_flops_share"] < 1
     assert len(found["widths"]) == len(found["epochs"]) == len(found["batch_sizes"]) == 9
+
+
+def test_both_factors_of_heads(capsys):
+    sizes = ["vocab_size=11", "block_size=8", "num_layers=1", "num_heads=4", "width=32"]
+    asked = ["heads=both", "start=0.25", "stages=2"]
+    settings = [word for setting in [*sizes, *asked] for word in ("--set", setting)]
+    model = ["growthring.zoo:GPT", "--input", "2x8:int64"]
+    status, out, err = run(capsys, "plan", *model, *settings, "--json")
+    found = one_object(out)
+    assert (status, err) == (0, "")
+    name = "blocks.0.attention.qkv"
+    assert found["roles"] == {name: "heads", f"{name}/2": "head size"}
+    assert [(w[name], w[f"{name}/2"]) for w in found["widths"]] == [(2, 4), (4, 8)]

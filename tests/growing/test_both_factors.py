@@ -181,6 +181,10 @@ def transformers_model(name):
     return getattr(transformers, name)(config).double().eval()
 
 
+def in_both_modes(model, x):
+    return [model.train(training)(**x).logits for training in (True, False)]
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("options", [AT_ONCE, LATER], ids=["at once", "later"])
@@ -191,9 +195,9 @@ def test_gpt2_of_transformers_grows_in_both(options):
     model = plan.build_seed()
     grower = gr.Grower(model, plan, torch.optim.AdamW(model.parameters()), noise=0.0)
     while not grower.is_full:
-        before = model(**x).logits
+        before = in_both_modes(model, x)
         grower.grow()
-        torch.testing.assert_close(model(**x).logits, before, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(in_both_modes(model, x), before, rtol=1e-12, atol=1e-12)
         attention, config = model.transformer.h[0].attn, model.config
         assert attention.num_heads == config.n_head
         assert attention.head_dim * attention.num_heads == config.n_embd == attention.split_size
@@ -211,7 +215,8 @@ def test_llama_of_transformers_grows_the_number_of_heads_and_says_why():
     assert notes and all("only the number of heads grows" in n for n in notes)
     model = plan.build_seed()
     grower = gr.Grower(model, plan, noise=0.0)
-    before = model(**x).logits
+    before = in_both_modes(model, x)
     grower.grow()
-    torch.testing.assert_close(model(**x).logits, before, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(in_both_modes(model, x), before, rtol=1e-12, atol=1e-12)
+    assert model.model.layers[0].self_attn.head_dim == 4
     full.load_state_dict(model.state_dict())

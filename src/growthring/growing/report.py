@@ -125,10 +125,10 @@ class GrowthReport:
             steps.setdefault((g.before, g.after), []).append(g.name)
         for (before, after), names in steps.items():
             lines.append(f"  width {before} -> {after}: {listed(names)}")
-        products: dict[str, list[str]] = {}
+        products: dict[str, dict[str, None]] = {}  # queries and values may have sizes of their own
         for p in self.products:
-            products.setdefault(str(p), []).append(p.count.name)
-        lines += [f"  {what}: {listed(names)}" for what, names in products.items()]
+            products.setdefault(str(p), {})[p.count.name] = None
+        lines += [f"  {what}: {listed(list(own))}" for what, own in products.items()]
         if self.factors:
             low, high = min(self.factors.values()), max(self.factors.values())
             by = f"{low:.4g}" if f"{low:.4g}" == f"{high:.4g}" else f"{low:.4g} to {high:.4g}"

@@ -69,14 +69,14 @@ def _other_start(group: WidthGroup, begins: int, round_to: int, start: float) ->
 def factor_notes(groups: WidthGroups, stage_widths: Sequence[Mapping[int, int]]) -> list[str]:
     """Products of which both factors can grow and one has its full size at every stage."""
     names, full = {g.key: g.name for g in groups}, groups.full_widths
-    found: dict[str, list[str]] = {}
+    found: dict[str, dict[str, None]] = {}
     for pair in groups.factors:
         for key, word in zip((pair.count, pair.size), pair.words, strict=True):
             if stage_widths[0][key] == full[key] and len(stage_widths) > 1:
-                found.setdefault(f"{word} {full[key]}", []).append(f"'{names[pair.count]}'")
+                found.setdefault(f"{word} {full[key]}", {})[f"'{names[pair.count]}'"] = None
     return [
-        f"{listed(alike)}: {text} is there from the first stage on, only the other factor grows at these widths. "
-        "A narrower start grows both, or widths= of one of them."
+        f"{listed(list(alike))}: {text} is there from the first stage on, only the other factor grows at these "
+        "widths. A narrower start grows both, or widths= of one of them."
         for text, alike in found.items()
     ]
 
