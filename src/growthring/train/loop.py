@@ -182,7 +182,7 @@ class Loop:
             totals.steps_in_stage += 1
             self.account.spend(batch)
             clock.add_to(totals)
-            self.progress.step(self.account.status(self._mean_loss()))
+            self.progress.step(self.account.status(self._mean_loss))
             self.after_step()
             clock = Clock()
         record = self.account.epoch(rate, self._train_metrics(), self.evaluate())
