@@ -23,7 +23,7 @@ from growthring import zoo
 from growthring.decoding.language import generate
 from growthring.decoding.translation import beam_search
 
-VOCABULARY, SOURCE, LENGTH = 4000, 20, 30  # tokens; 30 of a translation at the most
+VOCABULARY, SOURCE, LENGTH = 4000, 20, 20  # tokens; 20 of a translation at the most
 PAD, BOS, EOS = 0, 1, 2
 
 
