@@ -65,7 +65,7 @@ def evaluate(
         with precision():
             outputs = apply(model, inputs)
             value = loss(outputs, targets)
-        sums += batch_sums(value, outputs, (inputs, targets))
+        sums += batch_sums(value, outputs, (inputs, targets)).cpu()
     loss_sum, right, examples = sums.tolist()
     if not examples:
         raise InputError("the test data gave no batch to evaluate on.")
@@ -86,7 +86,7 @@ def arithmetic_of(precision: str, device: torch.device) -> AbstractContextManage
 
 
 def batch_sums(loss: Tensor, outputs: Any, batch: Batch) -> Tensor:
-    """(loss · n, right answers or nan, n) of a batch, in double precision on the CPU.
+    """(loss · n, right answers or nan, n) of a batch, in double precision, on the loss's device.
 
     n is what the loss is a mean of: places with a class, or where targets are no classes, examples.
 
@@ -98,7 +98,7 @@ def batch_sums(loss: Tensor, outputs: Any, batch: Batch) -> Tensor:
         loss_sum = float(loss.detach()) * float(count)
         return torch.tensor([loss_sum, float(right), float(count)], dtype=torch.float64)
     values = [torch.as_tensor(v, dtype=torch.float64, device=loss.device) for v in (right, count)]
-    return torch.stack([loss.detach().to(torch.float64) * values[1], *values]).cpu()
+    return torch.stack([loss.detach().to(torch.float64) * values[1], *values])
 
 
 def _counts(outputs: Any, batch: Batch) -> tuple[Any, Any]:
