@@ -14,7 +14,17 @@ from typing import Any
 
 from benchmarks.measure import ROOT, Table
 
-NAMES = ("discovery", "growth", "methods", "optim", "stages", "training", "versus_gromo")
+NAMES = (
+    "discovery",
+    "growth",
+    "methods",
+    "optim",
+    "stages",
+    "training",
+    "tokens",
+    "decoding",
+    "versus_gromo",
+)
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 import growthring as gr
+from growthring import zoo
 from growthring.errors import GrowthError
 from growthring.planning.costs import (
     OPTIMIZER_STATE,
@@ -150,6 +151,26 @@ def test_several_inputs(inputs):
     assert num_examples(inputs) == 2
     assert footprint(Two(), inputs).flops == 2 * 16 * (4 + 6 + 3)
     assert seconds_per_step(Two(), inputs, batch_size=3, repeats=1) > 0
+
+
+def test_counting_while_it_runs_finds_the_same():
+    model = zoo.Transformer(11, 13, d_model=8, num_heads=2, d_embed=8, num_encoder_layers=1)
+    inputs = (torch.ones(2, 5, dtype=torch.long), torch.ones(2, 3, dtype=torch.long))
+    state, before = torch.get_rng_state(), [p.clone() for p in model.parameters()]
+    assert footprint(model, inputs, runs=True).flops == footprint(model, inputs).flops
+    assert torch.equal(state, torch.get_rng_state())  # dropout drew from one of its own
+    pairs = zip(before, model.parameters(), strict=True)
+    assert all(torch.equal(old, new) for old, new in pairs)
+
+
+def test_a_model_that_does_not_run_is_counted_by_its_shapes():
+    class OnlyFake(nn.Linear):
+        def forward(self, x):
+            if type(x) is torch.Tensor:
+                raise RuntimeError("not with numbers")
+            return super().forward(x)
+
+    assert footprint(OnlyFake(3, 2), torch.ones(5, 3), runs=True).flops == 12
 
 
 def test_number_of_examples():

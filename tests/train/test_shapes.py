@@ -40,9 +40,9 @@ def calls(monkeypatch):
     """How often a shape is counted."""
     real, found = shapes_module.footprint, []
 
-    def footprint(model, inputs):
+    def footprint(model, inputs, runs):
         found.append(shape_of(inputs, 2))
-        return real(model, inputs)
+        return real(model, inputs, runs=runs)
 
     monkeypatch.setattr(shapes_module, "footprint", footprint)
     return found
@@ -52,18 +52,23 @@ def costs_of(model, example):
     return ShapeCosts(lambda: model, example[0], counted(model, example[0]))
 
 
+def cost(costs, batch):
+    """Of one example of a batch."""
+    return costs.flops(batch, shape_of(batch[0], examples_in(batch)))
+
+
 def test_shapes_that_were_not_seen_cost_what_torch_counts(calls):
     model = transformer()
     costs = costs_of(model, sentences(2, 12, 10))
     seen = [(12, 10), (5, 9), (9, 5), (3, 3), (20, 14), (7, 16), (11, 2), (2, 30), (6, 6)]
     for source, target in seen:
         batch = sentences(2, source, target)
-        assert costs.flops(batch, 2) == counted(model, batch[0])
+        assert cost(costs, batch) == counted(model, batch[0])
     known = len(calls)
     assert known < len(seen)
     for source, target in ((40, 33), (1, 1), (2, 50), (31, 4)):
         batch = sentences(3, source, target)
-        assert costs.flops(batch, 3) == counted(model, batch[0])
+        assert cost(costs, batch) == counted(model, batch[0])
     assert len(calls) == known  # they follow from the others
 
 
@@ -73,7 +78,7 @@ def test_one_length_that_varies():
     costs = costs_of(model, example)
     for length in (5, 3, 9, 2, 17, 30, 4, 64):
         batch = (torch.ones(2, length, 8),), None
-        assert costs.flops(batch, 2) == counted(model, batch[0])
+        assert cost(costs, batch) == counted(model, batch[0])
 
 
 class Steps(nn.Module):
@@ -95,11 +100,10 @@ def test_where_there_is_no_law_every_shape_is_counted(calls):
     lengths = [5, 1, 2, 3, 4, 6, 7, 9, 10, 13, 14, 18, 23, 31]
     for length in lengths:
         batch = (torch.ones(2, length, 3),), None
-        assert costs.flops(batch, 2) == counted(model, batch[0])
+        assert cost(costs, batch) == counted(model, batch[0])
     assert len(calls) == len(lengths) - 1
-    assert costs.flops(((torch.ones(2, 31, 3),), None), 2) == costs.flops(
-        ((torch.ones(7, 31, 3),), None), 7
-    )
+    two, seven = (((torch.ones(n, 31, 3),), None) for n in (2, 7))
+    assert cost(costs, two) == cost(costs, seven)
     assert len(calls) == len(lengths) - 1  # a known one is not counted again
 
 
@@ -108,14 +112,14 @@ def test_a_shape_of_another_kind_is_counted(calls):
     model = transformer()
     costs = costs_of(model, sentences(2, 12, 10))
     for source, target in itertools.product((3, 5, 8), (4, 7, 9)):
-        costs.flops(sentences(2, source, target), 2)
+        cost(costs, sentences(2, source, target))
     known = len(calls)
     (source, target, mask), _ = sentences(2, 6, 6)
-    assert costs.flops(((source, target, mask), None), 2) and len(calls) == known
+    assert cost(costs, ((source, target, mask), None)) and len(calls) == known
     batch = (source, target, mask[:, :1]), None  # spread over all places
-    assert costs.flops(batch, 2) == counted(model, batch[0]) and len(calls) == known + 1
+    assert cost(costs, batch) == counted(model, batch[0]) and len(calls) == known + 1
     batch = (source, target), None
-    assert costs.flops(batch, 2) == counted(model, batch[0]) and len(calls) == known + 2
+    assert cost(costs, batch) == counted(model, batch[0]) and len(calls) == known + 2
 
 
 def test_an_example_costs_the_same_in_a_batch_of_any_size():
@@ -140,3 +144,19 @@ def test_a_run_costs_what_its_batches_cost(tmp_path):
     assert len(spent) == trainer.total_steps == result.steps
     assert result.flops == 3 * sum(spent)
     assert result.flops_share == pytest.approx(sum(spent) / sum(full))
+
+
+@pytest.mark.parametrize(
+    ("met", "most"),
+    [
+        ([(n, n) for n in range(6, 26, 2)], 5),  # batches of one length: a law of one variable
+        ([(n, n + 1 + n % 3) for n in range(6, 17)], 8),  # lengths that differ: of two
+    ],
+)
+def test_after_some_shapes_the_others_follow(met, most, calls):
+    model = transformer()
+    costs = costs_of(model, sentences(2, 18, 17))
+    found = {lengths: cost(costs, sentences(2, *lengths)) for lengths in met}
+    assert 0 < len(calls) <= most < len(met)
+    for lengths in met[-2:]:
+        assert found[lengths] == counted(model, sentences(2, *lengths)[0])

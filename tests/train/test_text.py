@@ -115,10 +115,25 @@ def test_a_recipe_is_trained_resumed_and_evaluated(tmp_path, settings):
 def test_right_answers_are_counted_by_place_and_not_where_the_axis_is_in_doubt():
     outputs = torch.nn.functional.one_hot(torch.tensor([[1, 2, 3], [0, 0, 0]]), 5).float()
     targets = torch.tensor([[1, 2, 0], [0, 1, 1]])
-    right = batch_sums(torch.tensor(1.0), outputs, (targets, targets))[1]
-    assert float(right) == 3
+    sums = batch_sums(torch.tensor(1.0), outputs, (targets, targets))
+    assert sums.tolist() == [6, 3, 6]
     square = torch.zeros(2, 3, 3)
     assert batch_sums(torch.tensor(1.0), square, (targets, targets))[1].isnan()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_of_equal_outputs_the_first_is_the_answer(dtype, generator):
+    outputs = torch.randint(4, (50, 7, 9), generator=generator).to(dtype)  # many are equal
+    outputs[0, 0, 5:] = torch.nan
+    targets = torch.randint(9, (50, 7), generator=generator)
+    targets[0, 0] = 5
+    targets[:, 6] = -100
+    sums = batch_sums(torch.tensor(0.5), outputs.requires_grad_(), (targets, targets))
+    right = int((outputs.argmax(-1) == targets).sum())
+    assert sums.tolist() == [0.5 * 300, right, 300] and right > 0
+    transposed = outputs.detach().transpose(0, 1)
+    again = batch_sums(torch.tensor(0.5), transposed, (targets.T, targets.T))
+    assert torch.equal(sums, again)
 
 
 def test_only_known_texts():

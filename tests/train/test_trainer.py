@@ -1,5 +1,6 @@
 """The trainer's settings: seeds, the fixed-size baseline, rates, clipping, precision, failures."""
 
+import io
 import math
 
 import pytest
@@ -10,6 +11,7 @@ import growthring as gr
 from growthring.checkpoint import list_checkpoints, load_weights, read_json
 from growthring.errors import InputError
 from growthring.train import Interrupted, Silence, Trainer, TrainingError
+from growthring.train.progress import Progress, Status
 from growthring.train.setup import learning_rate, make_model, make_streams
 from tests.train.nets import normed
 from tests.train.runs import Killer, assert_same_run, metrics, resnet, small
@@ -261,3 +263,20 @@ def _break():
 
 def test_the_library_offers_it():
     assert gr.train.Trainer is Trainer
+
+
+def test_what_takes_time_to_work_out_is_asked_for_where_it_is_shown():
+    asked = []
+
+    def ask():
+        asked.append(1)
+        return "width 4", 1.5, 0.25
+
+    status, stream = Status(0, 2, 1, 3, 5, 10, 2.0, ask), io.StringIO()
+    Progress(stream, is_live=False).step(status)
+    Silence().step(status)
+    assert not asked and not stream.getvalue()
+    Progress(stream, is_live=True).step(status)
+    shown = stream.getvalue()
+    assert "epoch 2/3  width 4  loss 1.500  25.0% of fixed-size FLOPs  0:02 < 0:02" in shown
+    assert len(asked) == 1

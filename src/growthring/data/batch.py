@@ -124,8 +124,11 @@ def first_examples(batch: Batch, count: int) -> Batch:
 def moved(batch: Batch, device: torch.device) -> Batch:
     """The batch with all its tensors on a device."""
     inputs, targets = batch
-    if isinstance(inputs, Tensor) and isinstance(targets, Tensor):  # nearly always
-        return inputs.to(device), targets.to(device)
+    if isinstance(targets, Tensor):  # nearly always
+        if isinstance(inputs, Tensor):
+            return inputs.to(device), targets.to(device)
+        if type(inputs) is tuple and all(isinstance(part, Tensor) for part in inputs):
+            return tuple(part.to(device) for part in inputs), targets.to(device)
     result: Batch = pytree.tree_map_only(Tensor, lambda t: t.to(device), (inputs, targets))
     return result
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import nn
@@ -14,7 +14,7 @@ from growthring.runs import EpochRecord, GrowthRecord, RatesRecord, Result
 from growthring.train.lengths import num_examples
 from growthring.train.parts import Parts
 from growthring.train.progress import Status
-from growthring.train.shapes import ShapeCosts
+from growthring.train.shapes import ShapeCosts, shape_of
 from growthring.train.state import Totals
 from growthring.train.tasks import Outcome
 
@@ -60,10 +60,11 @@ class Account:
     def spend(self, batch: Batch) -> None:
         """Adds what a batch costs that is trained on: its own shapes count."""
         totals, count = self.totals, examples_in(batch)
-        totals.examples_flops += count * self._costs_at(totals.stage).flops(batch, count)
+        shape = shape_of(batch[0], count)
+        totals.examples_flops += count * self._costs_at(totals.stage).flops(batch, shape)
         if totals.examples or totals.step <= 1:  # else it was begun by one that did not count them
             totals.examples += count
-            totals.full_flops += count * self._costs_at(_FULL).flops(batch, count)
+            totals.full_flops += count * self._costs_at(_FULL).flops(batch, shape)
 
     def _costs_at(self, stage: int) -> ShapeCosts:
         """Of a stage's model; of the full-size one."""
@@ -95,8 +96,8 @@ class Account:
         in_steps = self._parts.plan.lengths.unit == "steps"
         return self.totals.epoch + self._parts.train.part if in_steps else self.totals.epoch
 
-    def status(self, loss: float) -> Status:
-        """For the line that shows progress."""
+    def status(self, loss: Callable[[], float]) -> Status:
+        """For the line that shows progress; of the present step as long as it is the present one."""
         totals, plan = self.totals, self._parts.plan
         return Status(
             totals.stage,
@@ -105,10 +106,8 @@ class Account:
             sum(plan.epochs),
             totals.step,
             self._parts.total_steps,
-            self.width,
-            loss,
             totals.seconds,
-            self.flops_share,
+            lambda: (self.width, loss(), self.flops_share),
         )
 
     def epoch(

@@ -182,7 +182,7 @@ class Loop:
             totals.steps_in_stage += 1
             self.account.spend(batch)
             clock.add_to(totals)
-            self.progress.step(self.account.status(self._mean_loss()))
+            self.progress.step(self.account.status(self._mean_loss))
             self.after_step()
             clock = Clock()
         record = self.account.epoch(rate, self._train_metrics(), self.evaluate())
@@ -216,12 +216,13 @@ class Loop:
             value = float(loss.detach())
             if not math.isfinite(value):
                 self._fail(value, inputs)
+        sums = batch_sums(loss, outputs, batch)  # now, as the outputs are still in the cache
         self.optimizer.zero_grad()
         loss.backward()
         if self.recipe.clip_norm is not None:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip_norm)
         self.optimizer.step()
-        self.sums += batch_sums(loss, outputs, batch)
+        self.sums += sums.cpu()
 
     def evaluate(self) -> tuple[float | None, float | None]:
         """Loss and accuracy (0 to 1) on the test data; None where there is none."""

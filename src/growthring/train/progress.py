@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TextIO
 
 from growthring.files.foreign import shown
@@ -15,7 +16,10 @@ from growthring.runs.records import EpochRecord
 
 @dataclass
 class Status:
-    """What there is to show; `num_epochs` is 0 where the run is counted in steps."""
+    """What there is to show; `num_epochs` is 0 where the run is counted in steps.
+
+    What takes time to work out is asked for when it is read, and most steps are not shown.
+    """
 
     stage: int
     num_stages: int
@@ -23,10 +27,27 @@ class Status:
     num_epochs: int
     step: int
     num_steps: int
-    width: str
-    loss: float
     seconds: float
-    flops_share: float
+    ask: Callable[[], tuple[str, float, float]]
+
+    @property
+    def width(self) -> str:
+        """How wide the model is, in words."""
+        return self._asked[0]
+
+    @property
+    def loss(self) -> float:
+        """Mean since the last evaluation."""
+        return self._asked[1]
+
+    @property
+    def flops_share(self) -> float:
+        """FLOPs so far, of those of fixed-size training."""
+        return self._asked[2]
+
+    @cached_property
+    def _asked(self) -> tuple[str, float, float]:
+        return self.ask()
 
 
 class Progress:

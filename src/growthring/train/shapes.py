@@ -19,6 +19,7 @@ from growthring.graph.trace import ExampleInputs
 from growthring.planning.costs import footprint, num_examples
 
 Shape = tuple[int, ...]  # all sizes of all inputs but the number of examples, one after the other
+_SMALL = 4_000_000  # parameters of models that run faster than torch follows their shapes
 _SPARE = 2  # more points than a polynomial has coefficients: they show whether it is one
 
 
@@ -47,34 +48,53 @@ class ShapeCosts:
 
     >>> import torch
     >>> costs = ShapeCosts(lambda: nn.Linear(3, 2), torch.ones(2, 5, 3), 60.0)
-    >>> [costs.flops((torch.ones(4, n, 3), None), 4) for n in (5, 6, 100)]
+    >>> [costs.flops((torch.ones(4, n, 3), None), (n, 3)) for n in (5, 6, 100)]
     [60.0, 72.0, 1200.0]
     """
 
     def __init__(self, model: Callable[[], nn.Module], inputs: ExampleInputs, flops: float) -> None:
         self._make = model
         self._model: nn.Module | None = None
+        self._runs = False
         self._example = shape_of(inputs, num_examples(inputs))
         self._known: dict[Shape, float] = {self._example: flops}
-        self._law: Callable[[Shape], float | None] | None = None
+        self._laws: dict[Shape | None, Callable[[Shape], float | None]] = {}
 
-    def flops(self, batch: Batch, count: int) -> float:
-        """Of one of so many examples of a batch."""
-        shape = shape_of(batch[0], count)
+    def flops(self, batch: Batch, shape: Shape) -> float:
+        """Of one example of a batch, whose examples have that shape."""
         if shape not in self._known:
             self._known[shape] = self._follow(shape) or self._count(batch)
         return self._known[shape]
 
     def _follow(self, shape: Shape) -> float | None:
         """What follows from the shapes that are known, if they follow a law."""
-        if self._law is None:
-            self._law = _law({s: f for s, f in self._known.items() if len(s) == len(shape)})
-        return None if self._law is None else self._law(shape)
+        like = {s: f for s, f in self._known.items() if len(s) == len(shape)}
+        for pattern in (_equals(shape), None):
+            if pattern not in self._laws:
+                chosen = {s: f for s, f in like.items() if pattern in (None, _equals(s))}
+                found = _law(chosen) if chosen else None
+                if found is None:
+                    continue
+                self._laws[pattern] = found
+            flops = self._laws[pattern](shape)
+            if flops is not None:
+                return flops
+        return None
 
     def _count(self, batch: Batch) -> float:
         if self._model is None:
             self._model = self._make()
-        return footprint(self._model, first_examples(batch, 2)[0]).flops
+            self._runs = sum(p.numel() for p in self._model.parameters()) <= _SMALL
+        return footprint(self._model, first_examples(batch, 2)[0], runs=self._runs).flops
+
+
+def _equals(shape: Shape) -> Shape:
+    """Which sizes are the same: batches of one length have sources and targets of it, and a law of one variable.
+
+    >>> _equals((22, 22, 4)) == _equals((8, 8, 1)) != _equals((9, 8, 9))
+    True
+    """
+    return tuple(shape.index(size) for size in shape)
 
 
 def _law(known: dict[Shape, float]) -> Callable[[Shape], float | None] | None:
