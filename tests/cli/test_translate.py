@@ -86,6 +86,14 @@ def test_sentences_as_arguments_and_as_json(trained, expected, capsys):
     assert [row["translation"] for row in rows] == expected
 
 
+def test_sentences_stand_before_and_behind_options(trained, expected, capsys):
+    status, out, _ = run(capsys, "translate", trained, LINES[0], "--beam", 1, *LINES[1:])
+    assert (status, out.split("\n")[:-1]) == (0, expected)
+    with pytest.raises(SystemExit):
+        run(capsys, "translate", trained, *LINES, "--bogus", "eins")
+    assert "unrecognized arguments: --bogus eins" in capsys.readouterr().err
+
+
 def test_options_of_the_search(trained, expected, capsys):
     """The run was trained with beam 1."""
     assert run(capsys, "translate", trained, *LINES, "--beam", 1)[1].split("\n")[:-1] == expected

@@ -28,7 +28,7 @@ from growthring.train import Interrupted
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status (0 fine, 2 a user's error, 130 interrupted)."""
     parser = _parser()
-    arguments = parser.parse_args(argv)
+    arguments = _parsed(parser, argv)
     if not hasattr(arguments, "run"):
         parser.print_help()
         return 2
@@ -52,6 +52,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         _complain(f"{type(error).__name__}: {error.strerror or error}{where}.")
         return 2
     return 0
+
+
+def _parsed(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
+    """Arguments; of a command that takes several words, those behind its options as well.
+
+    argparse takes the words before the first option, and does not know the others.
+    """
+    arguments, left = parser.parse_known_args(argv)
+    name = getattr(arguments, "gathers", None)
+    if name is not None and not any(word.startswith("-") for word in left):
+        setattr(arguments, name, [*getattr(arguments, name), *left])
+    elif left:
+        parser.error(f"unrecognized arguments: {' '.join(left)}")
+    return arguments
 
 
 def _complain(text: str) -> None:

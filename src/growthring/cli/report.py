@@ -36,7 +36,7 @@ def add(commands: Commands) -> None:
         help="what seconds are in all charts and tables: by the clock, or of the processor",
     )
     parser.add_argument("--json", action="store_true", help="print the table as JSON")
-    parser.set_defaults(run=_run)
+    parser.set_defaults(run=_run, gathers="runs")
 
 
 def _run(arguments: argparse.Namespace) -> None:

@@ -63,7 +63,7 @@ def add(commands: Commands) -> None:
         "--device", default=None, help="cpu, cuda, ... (default: cuda if there is one)"
     )
     parser.add_argument("--json", action="store_true", help="print a JSON object for each sentence")
-    parser.set_defaults(run=_run)
+    parser.set_defaults(run=_run, gathers="sentences")
 
 
 def _run(arguments: argparse.Namespace) -> None:
