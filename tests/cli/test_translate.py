@@ -89,9 +89,8 @@ def test_sentences_as_arguments_and_as_json(trained, expected, capsys):
 def test_sentences_stand_before_and_behind_options(trained, expected, capsys):
     status, out, _ = run(capsys, "translate", trained, LINES[0], "--beam", 1, *LINES[1:])
     assert (status, out.split("\n")[:-1]) == (0, expected)
-    with pytest.raises(SystemExit):
-        run(capsys, "translate", trained, *LINES, "--bogus", "eins")
-    assert "unrecognized arguments: --bogus eins" in capsys.readouterr().err
+    status, _, err = run(capsys, "translate", trained, *LINES, "--bogus", "eins")
+    assert status == 2 and "unrecognized arguments: --bogus eins" in err
 
 
 def test_options_of_the_search(trained, expected, capsys):
@@ -139,7 +138,7 @@ def test_an_exported_file_with_its_vocabulary_beside_it(trained, expected, capsy
     assert (
         status == 0
         and f"wrote {file} and {beside}" in out
-        and "made with:     vocabulary.json" in out
+        and "made with: vocabulary.json" in " ".join(out.split())
     )
     assert run(capsys, "translate", file, *LINES)[1].split("\n")[:-1] == expected
     status, out, err = run(capsys, "eval", file)
