@@ -75,6 +75,9 @@ class Run:
 
 def plan_of(run: Run, task: Task, model: torch.nn.Module) -> gr.Plan:
     """How a run grows."""
+    options = {"heads": "size", **run.plan}  # what "auto" was when the first runs were stored
+    if run.task == "gpt" and run.width <= 32 and options["heads"] == "count":
+        options["widths"] = {"blocks.*.attention.qkv": (2, 2)}  # so few heads stay
     return gr.plan(
         model,
         task.example,
@@ -82,7 +85,7 @@ def plan_of(run: Run, task: Task, model: torch.nn.Module) -> gr.Plan:
         start=run.start,
         grown_at=run.grown_at,
         batch_size=run.batch or task.batch_size,
-        **{"heads": "size", **run.plan},  # what "auto" was when the first runs were stored
+        **options,
     )
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from growthring.cli import main
-from growthring.errors import GrowthError
+from growthring.errors import GrowthError, PlanError
 from growthring.train import Recipe, Silence, Trainer, change, load
 from growthring.train.measure import batch_sums
 from growthring.train.tasks import Language
@@ -112,9 +112,13 @@ def test_what_cannot_work_is_refused_and_leaves_nothing(
     assert not (tmp_path / "run").exists()
 
 
-def test_heads_that_cannot_be_had_in_pairs_keep_their_number(book, tmp_path):
-    """A second head would come alone: the rest grows, and the run trains."""
-    run = Trainer(recipe(heads="count"), tmp_path / "run", data=book, progress=Silence())
+def test_heads_that_cannot_be_had_in_pairs_are_refused_or_keep_their_number(book, tmp_path):
+    """A second head would come alone: growing the number is refused, unless that is given as what it is."""
+    with pytest.raises(PlanError, match=r"qkv' has 2 heads, and two are the fewest"):
+        Trainer(recipe(heads="count"), tmp_path / "run", data=book, progress=Silence())
+    assert not (tmp_path / "run").exists()
+    given = recipe(heads="count", widths={"*.qkv": (2, 2)})
+    run = Trainer(given, tmp_path / "run", data=book, progress=Silence())
     plan = run.parts.plan
     widths = {g.name: plan.widths(g.name) for g in plan.groups.growable}
     assert widths.pop("blocks.0.attention.qkv") == [2, 2]

@@ -38,11 +38,13 @@ class Choice:
 
     Attributes:
         factors: the products of which both factors grow, by the last choice.
+        stuck: numbers of heads that were asked for, and are so few that they cannot grow.
     """
 
     def __init__(self, traced: Traced, rule: FactorRule) -> None:
         self._traced, self._unifier, self._rule = traced, traced.unifier, rule
         self.factors: tuple[FactorPair, ...] = ()
+        self.stuck: set[int] = set()
         self._passed_over: dict[int, Reason] = {}
         self._chosen_heads: set[int] = set()
         self._given_up: set[int] = set()  # numbers of heads that are too coarse for the stages
@@ -51,7 +53,7 @@ class Choice:
         """The groups that grow: unfrozen, and one factor of each product."""
         specs = self._traced.specs()
         keys = {ref.group for s in specs.values() for axis in s.axes for ref in refs(axis)}
-        self._passed_over, self._chosen_heads = {}, set()
+        self._passed_over, self._chosen_heads, self.stuck = {}, set(), set()
         every = [p for s in specs.values() for axis in s.axes for p in products(axis)]
         settled: set[int] = set()  # widths that grow in some product for lack of another choice
         for product in every:
@@ -166,6 +168,15 @@ class Choice:
         parts = [[r for r in refs(part) if self.frozen(r.group) is None] for part in product.parts]
         return [(i, group) for i, group in enumerate(parts) if group]
 
+    def _number(self, live: Sequence[tuple[int, list[Ref]]]) -> int:
+        """The factor that is a number of heads; of grouped queries there are two, and two of either cannot grow."""
+        parallel = self._parallel()
+        counts = [item for item in live if all(r.group in parallel for r in item[1])]
+        able = [i for i, own in counts if any(self._unifier.size(r) > 2 for r in own)]
+        if counts and not able:
+            self.stuck.update(r.group for r in counts[0][1])
+        return able[0] if able else live[0][0]
+
     def _choose_factor(self, product: Product, settled: set[int], heads: set[int]) -> None:
         live = self._live_factors(product)
         if len(live) < 2:
@@ -183,8 +194,10 @@ class Choice:
         elif whole:
             keep = whole[0][0]
             self._chosen_heads.update(r.group for r in whole[0][1])
-        elif self._rule in ("size", "count"):
-            keep = live[-1][0] if self._rule == "size" else live[0][0]
+        elif self._rule == "size":
+            keep = live[-1][0]
+        elif self._rule == "count":
+            keep = self._number(live)
         else:
             keep = max(live, key=lambda item: (sizes[item[0]], item[0]))[0]
         for i, group in live:

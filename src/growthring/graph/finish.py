@@ -52,6 +52,7 @@ def finish(analysis: Analysis, fitted: Fit, laws: Mapping[int, Law], tie: Tie) -
         ),
         analysis.units(growing),
         analysis.choice.factors,
+        tuple(analysis.choice.stuck),
     )
 
 

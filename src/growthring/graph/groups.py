@@ -101,6 +101,7 @@ class WidthGroups(Sequence[WidthGroup]):
         notes: what discovery could not look at, and decided on attributes that hold a width's number.
         units: group -> the number that its count of units must be a multiple of.
         factors: the products of which both factors grow.
+        stuck: numbers of heads that were asked for, and are so few that they cannot grow.
     """
 
     model_type: str
@@ -116,6 +117,7 @@ class WidthGroups(Sequence[WidthGroup]):
     notes: Sequence[str] = ()
     units: Mapping[int, int] = field(default_factory=dict)
     factors: Sequence[FactorPair] = ()
+    stuck: Sequence[int] = ()
 
     def __len__(self) -> int:
         return len(self.groups)

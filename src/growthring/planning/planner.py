@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from torch import nn
 
-from growthring.errors import InputError
+from growthring.errors import InputError, PlanError
 from growthring.graph.check import check_finite
 from growthring.graph.discover import discover
 from growthring.graph.groups import WidthGroups
@@ -85,6 +85,7 @@ def plan(
     check_finite(model)
     run_once(model, example_inputs)
     explicit = explicit_widths(groups, options, len(fractions))
+    _check_heads(groups, explicit)
     widths = choose_widths(groups, options, explicit, fractions)
     if options.asked_stages is None:
         kept = distinct_stages(widths)
@@ -115,6 +116,16 @@ def plan(
         *layout_notes(chosen),
     )
     return chosen.at_same_widths(notes=notes)
+
+
+def _check_heads(groups: WidthGroups, explicit: Mapping[str, Sequence[int]]) -> None:
+    """Refuses numbers of heads that shall grow and cannot, unless their widths were given."""
+    stuck = [g for g in groups.growable if g.key in groups.stuck and g.name not in explicit]
+    if stuck:
+        raise PlanError(
+            f"heads='count': '{stuck[0].name}' has {stuck[0].width} heads, and two are the fewest: heads grow in "
+            "pairs. Pass heads='size' or heads='auto' for this model."
+        )
 
 
 def fixed_plan(model: nn.Module, example_inputs: ExampleInputs, options: PlanOptions) -> Plan:
