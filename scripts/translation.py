@@ -27,7 +27,6 @@ from growthring.train.recipes import RECIPES
 from growthring.train.setup import make_model, make_plan
 from growthring.train.tasks import task_of
 
-RATES = (5e-4, 1e-3, 2e-3)
 SMALL = {
     "name": "multi30k-small",
     "model_options.d_model": 128,
@@ -106,23 +105,26 @@ def tune(out: Path, data: str, progress: Progress) -> dict[str, dict[str, float]
     runner = Runner(runs, options, retry=False, progress=Silence())
     own = {"task_options.test_on": "valid", "task_options.beam": 1}
     for name, settings in ways().items():
-        for rate in RATES:
-            if f"{rate:g}" in _losses(path).get(name, {}):
-                continue
-            recipe, folder = (
-                change(base(), {**settings, "lr": rate, **own}),
-                runs / f"{name}-{rate:g}",
-            )
+        while (rate := next_rate(_losses(path).get(name, {}))) is not None:
+            recipe = change(base(), {**settings, "lr": rate, **own})
+            folder = runs / f"{name}-{rate:g}"
             if runner.attempt(recipe, folder, folder.name, None) is Attempt.ELSEWHERE:
-                continue
+                break  # another process goes on with this way
             result = read_result(folder)
             found = _losses(path)
             found.setdefault(name, {})[f"{rate:g}"] = float(result.get("test_loss", math.nan))
             write_bytes(path, (json.dumps(found, indent=1) + "\n").encode())
-            progress.say(
-                f"{name} at {rate:g}: {found[name][f'{rate:g}']:.4f} {result.get('scores')}"
-            )
+            loss = found[name][f"{rate:g}"]
+            progress.say(f"{name} at {rate:g}: {loss:.4f} {result.get('scores')}")
     return _losses(path)
+
+
+def next_rate(losses: dict[str, float]) -> float | None:
+    """The rate to try next: from 1e-3 on by factors of two, until the best is between two that are worse."""
+    if not losses:
+        return 1e-3
+    rate = best(losses)
+    return next((r for r in (2 * rate, rate / 2) if f"{r:g}" not in losses), None)
 
 
 def _losses(path: Path) -> dict[str, dict[str, float]]:
@@ -137,10 +139,14 @@ def best(losses: dict[str, float]) -> float:
 def contenders(rates: dict[str, dict[str, float]], lr: float) -> list[Contender]:
     """All ways, each at its best rate; fixed and its matched twins, at `lr`, are in every comparison."""
     found = []
+    at_paper = [name for name in ways() if name.startswith("full-at-paper")]
+    strongest = min(at_paper, key=lambda name: min(rates[name].values()))
     for name, settings in ways().items():
         rate = best(rates[name])
         if name.startswith(("fixed", "full-at-doubling")) and rate == lr:
             continue  # fixed, fixed-flops and fixed-flops-linear are these
+        if name in at_paper and name != strongest:
+            continue  # full size at the paper's cost has the best of three schedules
         text = GROWN[name][1] if name in GROWN else "full size, at its own best rate"
         own = "full-length" if name == "fixed" else name
         found.append(Contender(own, {**settings, "lr": rate}, f"{text} ({rate:g})"))
