@@ -1,8 +1,8 @@
-"""Copies the tables of results/ into docs/comparing.md, between their markers.
+"""Copies the tables of results/ into the pages of docs/ that have their markers.
 
 python -m scripts.comparison_docs
 
-The results themselves are made by `growthring compare`, as docs/comparing.md says.
+The results themselves are made by `growthring compare` and by scripts/translation.py, as the pages say.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "comparing.md"
+PAGES = [ROOT / "docs" / "comparing.md", ROOT / "docs" / "translation.md"]
 
 
 def main() -> None:
     """Rewrites what is between <!-- NAME --> and <!-- end -->."""
-    page = PAGE.read_text(encoding="utf-8")
-
     def filled(match: re.Match[str]) -> str:
         name = match.group(1)
         table = (ROOT / "results" / name / "table.md").read_text(encoding="utf-8")
         body = table.split("\n", 2)[2].strip()  # without its title
         return f"<!-- {name} -->\n{body}\n<!-- end -->"
 
-    found = re.sub(r"<!-- ([\w-]+) -->\n.*?<!-- end -->", filled, page, flags=re.DOTALL)
-    PAGE.write_text(found, encoding="utf-8")
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        found = re.sub(r"<!-- ([\w-]+) -->\n.*?<!-- end -->", filled, text, flags=re.DOTALL)
+        page.write_text(found, encoding="utf-8")
 
 
 if __name__ == "__main__":

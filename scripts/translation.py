@@ -173,7 +173,7 @@ def main() -> None:
             change(base(), {"lr": lr}),
             contenders(rates, lr),
             args.seeds,
-            args.out / "comparison",
+            args.out,
             data=data,
             match="doubling",
             clock="cpu",
