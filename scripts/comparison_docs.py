@@ -16,6 +16,7 @@ PAGES = [ROOT / "docs" / "comparing.md", ROOT / "docs" / "translation.md"]
 
 def main() -> None:
     """Rewrites what is between <!-- NAME --> and <!-- end -->."""
+
     def filled(match: re.Match[str]) -> str:
         name = match.group(1)
         table = (ROOT / "results" / name / "table.md").read_text(encoding="utf-8")

@@ -22,7 +22,7 @@ import torch
 
 import growthring as gr
 from growthring.train.advice import Pilot, share_closed
-from growthring.train.tasks.language import TokenCrossEntropy
+from growthring.train.tasks.tokens import TokenCrossEntropy
 from scripts.pays.cells import MAIN, MAP, Results, Setting
 from scripts.pays.curves import arm, closed
 from scripts.pays.run import make_optimizer

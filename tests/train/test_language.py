@@ -16,7 +16,7 @@ from growthring.train import Recipe, Silence, Trainer, change, load
 from growthring.train.measure import batch_sums
 from growthring.train.tasks import Language
 from growthring.train.tasks.classification import ClassCrossEntropy
-from growthring.train.tasks.language import TokenCrossEntropy
+from growthring.train.tasks.tokens import TokenCrossEntropy
 from growthring.zoo.gpt import GPT
 
 PAGE = Path(__file__).parents[2] / "docs" / "language-models.md"

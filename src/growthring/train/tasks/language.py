@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -13,19 +12,18 @@ from growthring.data import BatchStream, TextBatches, TextData
 from growthring.data.batch import Stream
 from growthring.data.text import TEXTS, load_text
 from growthring.errors import InputError
-from growthring.methods.base import Loss
 from growthring.runs.metrics import ACCURACY, LOSS, PERPLEXITY
 from growthring.train.card import Card
-from growthring.train.measure import predictions
 from growthring.train.recipe import Recipe
-from growthring.train.tasks.base import Place, Streams, Task
+from growthring.train.tasks.base import Place, Streams
+from growthring.train.tasks.tokens import TokenTask
 from growthring.train.trial import check_tokens
 
 BYTES = 256
 _TEST_WINDOWS = 1000  # of a text: enough for a loss of three digits
 
 
-class Language(Task):
+class Language(TokenTask):
     """The bytes of a text; `input_shape` is (context,), and an epoch has `num_train` windows of it."""
 
     name = "language"
@@ -35,18 +33,6 @@ class Language(Task):
     def example(self, recipe: Recipe, count: int = 2) -> Tensor:
         """Windows of zeros."""
         return torch.zeros(count, *recipe.input_shape, dtype=torch.int64)
-
-    def loss(self, label_smoothing: float) -> Loss:
-        """The cross entropy of each next byte."""
-        return TokenCrossEntropy(label_smoothing)
-
-    def test_loss(self, label_smoothing: float) -> Loss:
-        """Without smoothing, so that it is the perplexity's logarithm."""
-        return TokenCrossEntropy()
-
-    def scores(self, test_loss: float) -> Mapping[str, float]:
-        """The perplexity of a byte."""
-        return {PERPLEXITY.key: perplexity(test_loss)}
 
     def check(self, model: nn.Module, example: Any, streams: Iterable[Stream | None]) -> None:
         """A logit for each byte, at each place."""
@@ -79,31 +65,3 @@ class Language(Task):
 def _held_out(text: TextData, batch_size: int, context: int, device: torch.device) -> TextBatches:
     """What a model of a text is judged by: windows from all over what was held out, in order."""
     return TextBatches(text, batch_size, context, None, per_epoch=_TEST_WINDOWS, device=device)
-
-
-def perplexity(loss: float) -> float:
-    """Of a mean cross entropy.
-
-    >>> perplexity(0.0), perplexity(1e9)
-    (1.0, inf)
-    """
-    return math.exp(loss) if loss < 700 else math.inf
-
-
-class TokenCrossEntropy(nn.Module):
-    """The mean cross entropy of logits (b, t, v) for targets (b, t); targets of -100, padding, do not count.
-
-    >>> TokenCrossEntropy()(torch.zeros(1, 2, 4), torch.tensor([[1, -100]])).exp().round().item()
-    4.0
-    """
-
-    def __init__(self, label_smoothing: float = 0.0) -> None:
-        super().__init__()
-        self.label_smoothing = label_smoothing
-
-    def forward(self, outputs: Any, targets: Tensor) -> Tensor:
-        """A mean over all places; outputs are the logits, or have them as `.logits`."""
-        logits = predictions(outputs)
-        return nn.functional.cross_entropy(
-            logits.flatten(0, -2), targets.flatten(), label_smoothing=self.label_smoothing
-        )

@@ -22,12 +22,11 @@ from growthring.data import (
 from growthring.data.batch import Stream
 from growthring.data.vocabulary import EOS, LEAST, PAD, cached_vocabulary
 from growthring.errors import InputError
-from growthring.methods.base import Loss
 from growthring.runs.metrics import ACCURACY, BLEU, LOSS, PERPLEXITY
 from growthring.train.card import Card
 from growthring.train.recipe import Recipe
-from growthring.train.tasks.base import Outcome, Place, Streams, Task
-from growthring.train.tasks.language import TokenCrossEntropy, perplexity
+from growthring.train.tasks.base import Outcome, Place, Streams
+from growthring.train.tasks.tokens import TokenTask
 from growthring.train.translating import bleu, check_bleu, translate_tokens
 from growthring.train.trial import check_tokens
 
@@ -36,7 +35,7 @@ _SAMPLES = 5
 _MANY = 20_000  # sentence pairs whose encoding takes more than a moment
 
 
-class Translation(Task):
+class Translation(TokenTask):
     """Sentence pairs; `input_shape` is (source, target), the mean numbers of tokens, for plans.
 
     The model is called with source tokens (b, s), target tokens (b, t) and where the source is padding (b, s), and
@@ -86,18 +85,6 @@ class Translation(Task):
         source, target = recipe.input_shape
         tokens = [torch.full((count, n), EOS, dtype=torch.int64) for n in (source, target)]
         return tokens[0], tokens[1], torch.zeros(count, source, dtype=torch.bool)
-
-    def loss(self, label_smoothing: float) -> Loss:
-        """The cross entropy of each next token; padding does not count."""
-        return TokenCrossEntropy(label_smoothing)
-
-    def test_loss(self, label_smoothing: float) -> Loss:
-        """Without smoothing, so that it is the perplexity's logarithm."""
-        return TokenCrossEntropy()
-
-    def scores(self, test_loss: float) -> Mapping[str, float]:
-        """The perplexity of a token."""
-        return {PERPLEXITY.key: perplexity(test_loss)}
 
     def check(self, model: nn.Module, example: Any, streams: Iterable[Stream | None]) -> None:
         """A logit for each token of the vocabulary at each place of the target, also of the longest sentence."""
