@@ -42,6 +42,7 @@ def perplexity(loss: float) -> float:
 class TokenCrossEntropy(nn.Module):
     """The mean cross entropy of logits (b, t, v) for targets (b, t); targets of -100, padding, do not count.
 
+    >>> import torch
     >>> TokenCrossEntropy()(torch.zeros(1, 2, 4), torch.tensor([[1, -100]])).exp().round().item()
     4.0
     """
