@@ -135,7 +135,7 @@ def assemble(
     regularisation = Regularisation(recipe, plan, optimizer, batches)
     test_loss = loss or task.test_loss(recipe.label_smoothing)
     loss = loss or task.loss(recipe.label_smoothing)
-    for one in (loss, test_loss):
+    for one in dict.fromkeys((loss, test_loss)):  # which may be the same
         if isinstance(one, nn.Module):
             one.to(device)  # weights of classes, say
     grower = None
