@@ -15,17 +15,18 @@ PAGES = [ROOT / "docs" / "comparing.md", ROOT / "docs" / "translation.md"]
 
 
 def main() -> None:
-    """Rewrites what is between <!-- NAME --> and <!-- end -->."""
+    """Rewrites what is between <!-- NAME --> (of table.md) or <!-- NAME/FILE --> and <!-- end -->."""
 
     def filled(match: re.Match[str]) -> str:
         name = match.group(1)
-        table = (ROOT / "results" / name / "table.md").read_text(encoding="utf-8")
+        file = f"{name}.md" if "/" in name else f"{name}/table.md"
+        table = (ROOT / "results" / file).read_text(encoding="utf-8")
         body = table.split("\n", 2)[2].strip()  # without its title
         return f"<!-- {name} -->\n{body}\n<!-- end -->"
 
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
-        found = re.sub(r"<!-- ([\w-]+) -->\n.*?<!-- end -->", filled, text, flags=re.DOTALL)
+        found = re.sub(r"<!-- ([\w/-]+) -->\n.*?<!-- end -->", filled, text, flags=re.DOTALL)
         page.write_text(found, encoding="utf-8")
 
 

@@ -136,6 +136,20 @@ def best(losses: dict[str, float]) -> float:
     return float(min(losses, key=lambda r: math.inf if math.isnan(losses[r]) else losses[r]))
 
 
+def rates_table(losses: dict[str, dict[str, float]]) -> str:
+    """Validation perplexities of every way at every rate that was tried, in Markdown."""
+    rates = sorted({rate for tried in losses.values() for rate in tried}, key=float)
+    lines = [f"| way | {' | '.join(rates)} |", "| --- |" + " ---: |" * len(rates)]
+    for name in ways():
+        tried = losses[name]
+        cells = [f"{math.exp(tried[rate]):.2f}" if rate in tried else "" for rate in rates]
+        cells = [
+            f"**{c}**" if r == f"{best(tried):g}" else c for r, c in zip(rates, cells, strict=True)
+        ]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(["# Rates", "", *lines]) + "\n"
+
+
 def contenders(rates: dict[str, dict[str, float]], lr: float) -> list[Contender]:
     """All ways, each at its best rate; fixed and its matched twins, at `lr`, are in every comparison."""
     found = []
@@ -165,6 +179,7 @@ def main() -> None:
     progress, data = Progress(), str(Path(args.data).expanduser().resolve())
     args.out.mkdir(parents=True, exist_ok=True)
     rates = tune(args.out, data, progress)
+    write_bytes(args.out / "rates.md", rates_table(rates).encode())
     if args.only_rates:
         return
     lr = best(rates["full-at-doubling-wsd"])
