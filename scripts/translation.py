@@ -72,6 +72,8 @@ GROWN: dict[str, tuple[dict[str, Any], str]] = {
         "Net2Net in the paper's schedule",
     ),
 }
+# On the validation sentences these were within a percent of doubling's perplexity: they are not compared further.
+ALIKE = ("doubling-no-buffers", "doubling-ra", "doubling-net2net")
 FULL = {"fixed": True}
 
 
@@ -159,7 +161,7 @@ def contenders(rates: dict[str, dict[str, float]], lr: float) -> list[Contender]
         rate = best(rates[name])
         if name.startswith(("fixed", "full-at-doubling")) and rate == lr:
             continue  # fixed, fixed-flops and fixed-flops-linear are these
-        if name in at_paper and name != strongest:
+        if name in ALIKE or (name in at_paper and name != strongest):
             continue  # full size at the paper's cost has the best of three schedules
         text = GROWN[name][1] if name in GROWN else "full size, at its own best rate"
         own = "full-length" if name == "fixed" else name
