@@ -50,7 +50,8 @@ def gpt2(heads, *, width=32, tied=True, layers=1):
     return transformers.GPT2LMHeadModel(config)
 
 
-# The model, and the sizes in its config that grow. A second head of keys would come alone, not in a pair.
+# The model, and the sizes in its config that grow. Of two heads of keys one would come alone, not in a pair:
+# there the queries of each grow.
 _THIN = {"hidden_size", "intermediate_size"}
 _LLAMA = {*_THIN, "num_attention_heads", "num_key_value_heads"}
 CASES = {
@@ -58,7 +59,7 @@ CASES = {
     "Llama, grouped queries": (lambda: llama(16, 8, width=64), _LLAMA),
     "Llama": (lambda: llama(8, 8), _LLAMA),
     "Llama, grouped queries, untied": (lambda: llama(16, 8, width=64, tied=False), _LLAMA),
-    "Llama, two heads of keys": (lambda: llama(8, 2), _THIN),
+    "Llama, two heads of keys": (lambda: llama(16, 2, width=64), {*_THIN, "num_attention_heads"}),
     "Llama, untied": (lambda: llama(8, 8, tied=False), _LLAMA),
     "GPT-2, untied": (lambda: gpt2(4, tied=False), {"n_embd"}),
     "Llama, larger": (lambda: llama(16, 8, width=128, layers=3), _LLAMA),
