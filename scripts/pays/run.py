@@ -73,11 +73,17 @@ class Run:
         return f"{self.task}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
+def by_number(task: str, width: int) -> dict[str, Any]:
+    """Options of a plan whose heads grow by number; of a GPT so narrow that it has two, these stay."""
+    few = {"widths": {"blocks.*.attention.qkv": (2, 2)}} if task == "gpt" and width <= 32 else {}
+    return {"heads": "count", **few}
+
+
 def plan_of(run: Run, task: Task, model: torch.nn.Module) -> gr.Plan:
     """How a run grows."""
     options = {"heads": "size", **run.plan}  # what "auto" was when the first runs were stored
-    if run.task == "gpt" and run.width <= 32 and options["heads"] == "count":
-        options["widths"] = {"blocks.*.attention.qkv": (2, 2)}  # so few heads stay
+    if options["heads"] == "count":
+        options |= by_number(run.task, run.width)
     return gr.plan(
         model,
         task.example,

@@ -19,16 +19,16 @@ from transformers import PreTrainedModel
 
 import growthring as gr
 from scripts.pays.cells import MAP, SETTINGS, TEXTS
-from scripts.pays.run import make_optimizer
+from scripts.pays.run import by_number, make_optimizer
 from scripts.pays.tasks import TASKS, Task
 
 TURNS, WARM = 40, 5
 
 
-def models_of(task: Task, width: int, is_text: bool) -> dict[str, nn.Module]:
+def models_of(task: Task, name: str, width: int) -> dict[str, nn.Module]:
     """Full size and the seed of half the width."""
     full = task.build(width, torch.Generator().manual_seed(0))
-    kinds = {"seed, heads by number": {"heads": "count"}} if is_text else {}
+    kinds = {"seed, heads by number": by_number(name, width)} if name in TEXTS else {}
     if not isinstance(full, PreTrainedModel):  # of rotary positions, head sizes cannot grow
         kinds = {"seed": {"heads": "size"}, **kinds}
     seeds = {
@@ -73,7 +73,7 @@ def main() -> None:
         others = [replace(main_setting, width=width) for width, _ in MAP.get(name, [])]
         for width in sorted({setting.width for setting in [main_setting, *others]}):
             task = TASKS[name](args.data)
-            found[f"{name} {width}"] = time_steps(task, models_of(task, width, name in TEXTS))
+            found[f"{name} {width}"] = time_steps(task, models_of(task, name, width))
             print(name, width, found[f"{name} {width}"], flush=True)
     path.write_text(json.dumps(found, indent=1) + "\n")
 

@@ -172,7 +172,6 @@ def python_gpt() -> Recipe:
         warmup_steps=20,
         clip_norm=1.0,
         start=0.5,
-        heads="count",  # whole heads are faster than thin ones
     )
 
 
