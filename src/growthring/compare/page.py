@@ -33,7 +33,7 @@ def render(out: Path, rows: Sequence[Standing], manifest: Manifest) -> str:
     count = f"{counted(num_runs, 'finished run')} of {counted(len(rows), 'contender')}"
     sections = [
         Section("Result", "headline", lambda: _table(rows, manifest)),
-        Section("Accuracy and cost", "costs", lambda: _plot(rows, manifest)),
+        Section("Results and cost", "costs", lambda: _plot(rows, manifest)),
         Section("Curves", "curves", lambda: curve_section(configurations, manifest.clock)),
         Section("Learning rate", "rates", lambda: learning_rate_chart(configurations, _RATES)),
         Section("Contenders", "contenders", lambda: _contenders(rows)),
