@@ -59,7 +59,8 @@ class Captions(Translation):
         targets = Ragged.of([[BOS, *sentence(n), EOS] for n in other.tolist()])
         words = ["noise"] * len(lengths)
         vocabulary = train_vocabulary(words, 300)  # only its name matters
-        data = SentenceData("noise", sources, targets, Pairs("noise", words, words), vocabulary)
+        pairs = Pairs("noise", words, words)
+        data = SentenceData("noise", sources, targets, pairs, vocabulary, max_length=64)
         size = recipe.batch_size
         return Streams(SentenceBatches(data, size, generator), SentenceBatches(data, size, None))
 
