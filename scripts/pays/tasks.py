@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from growthring.train.measure import predictions
 from growthring.zoo import mlp8
 from growthring.zoo.gpt import GPT
 from growthring.zoo.resnet import resnet8
@@ -47,7 +48,9 @@ class Task:
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Mean cross entropy."""
         inputs, targets = batch
-        return functional.cross_entropy(_outputs(model, inputs).flatten(0, -2), targets.flatten())
+        return functional.cross_entropy(
+            predictions(model(inputs)).flatten(0, -2), targets.flatten()
+        )
 
     @torch.no_grad()
     def validate(self, model: nn.Module, quickly: bool = False) -> tuple[float, float]:
@@ -55,18 +58,12 @@ class Task:
         model.eval()
         loss, right, count = 0.0, 0, 0
         for inputs, targets in self.held_out[:2] if quickly else self.held_out:
-            outputs, targets = _outputs(model, inputs).flatten(0, -2), targets.flatten()
+            outputs, targets = predictions(model(inputs)).flatten(0, -2), targets.flatten()
             loss += float(functional.cross_entropy(outputs, targets, reduction="sum"))
             right += int((outputs.argmax(-1) == targets).sum())
             count += targets.numel()
         model.train()
         return loss / count, right / count
-
-
-def _outputs(model: nn.Module, inputs: Tensor) -> Tensor:
-    """What a model returns; of transformers' models, the logits in it."""
-    outputs = model(inputs)
-    return outputs if isinstance(outputs, Tensor) else outputs.logits
 
 
 @functools.cache

@@ -14,9 +14,8 @@ from growthring.errors import InputError
 from growthring.files.foreign import read_plain
 
 _MOST = 1 << 33  # bytes of a text file
-_HELD_OUT = (
-    50  # of data without a split, one sentence in so many is for validation, and one for testing
-)
+# Of data without a split, one sentence in so many is for validation, and one for testing.
+_HELD_OUT = 50
 _SPLITS = {
     "train": ("train",),
     "valid": ("valid", "val", "dev"),

@@ -28,9 +28,8 @@ from growthring.train.recipe import Recipe
 from growthring.train.tasks.base import Place, Streams, Task
 from growthring.train.trial import check_labels
 
-_LARGEST_TEST_BATCH = (
-    4096  # a huge batch_size must not put the whole test set through the model at once
-)
+# A huge batch_size must not put the whole test set through the model at once.
+_LARGEST_TEST_BATCH = 4096
 _NO_ROOT = "imagenet is read from folders: pass --data, with train/ and val/ in it."
 
 
