@@ -41,7 +41,7 @@ def main() -> None:
     print("\n".join(notes(rows, manifest)))
     runs = out / "runs.html"
     write_report([out / "grown" / "seed-0", out / "fixed" / "seed-0"], runs, "growthring demo")
-    print(f"\nAccuracy against cost, and curves: {out / 'report.html'}\nStages and rates: {runs}")
+    print(f"\nPerplexity against cost, and curves: {out / 'report.html'}\nStages and rates: {runs}")
 
 
 if __name__ == "__main__":
