@@ -105,7 +105,7 @@ $(VENV)/.stamp-vision: $(VENV)/.stamp-torch
 	$(call install,torchvision and timm in $(VENV)/vision,--no-deps --target $(VENV)/vision torchvision timm)
 
 $(VENV)/.stamp-models: $(VENV)/.stamp-dev $(VENV)/.stamp-vision
-	$(call install,third-party models and optimizers for the tests,-e '.[dev$(comma)models$(comma)optimizers$(comma)plots$(comma)translation]')
+	$(call install,third-party models and optimizers for the tests,-e '.[dev$(comma)models$(comma)optimizers$(comma)plots$(comma)translation$(comma)lightning$(comma)transformers$(comma)accelerate]')
 
 $(VENV)/.stamp-bench: $(VENV)/.stamp-core
 	$(call install,the peers for the benchmarks,-e '.[bench]')
