@@ -16,11 +16,12 @@ SOURCE = Path(__file__).parents[1] / "src" / PACKAGE
 LEVELS: list[set[str]] = [
     {"errors"},
     {"core", "files"},
+    {"distributed"},
     {"graph", "optim", "zoo", "data", "checkpoint"},
     {"planning", "runs", "decoding"},
     {"methods"},
     {"growing"},
-    {"train", "report"},
+    {"train", "report", "integrations"},
     {"compare"},
     {"cli"},
     {"__init__", "__main__"},
