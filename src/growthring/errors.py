@@ -31,6 +31,10 @@ class GrowthStepError(GrowthError, RuntimeError):
     """A growth step failed; model, optimizer and grower are as they were before it."""
 
 
+class RanksError(GrowthStepError):
+    """The processes that train one model are not of one mind, or one of them failed; nothing was changed."""
+
+
 class FadeError(GrowthError, RuntimeError):
     """A statistic over a growing width cannot fade in as it was planned to."""
 

@@ -1,17 +1,13 @@
 """What spreads a model over processes, or wraps its optimizer: refused by name, or stopped when it is stale."""
 
-import contextlib
 import copy
-from pathlib import Path
 
 import pytest
 import torch
-from torch import distributed as dist, multiprocessing, nn
-from torch.nn.parallel import DistributedDataParallel
+from torch import distributed as dist, nn
 
 import growthring as gr
-import growthring.growing.grower as grower_module
-from growthring.errors import GrowthStepError, InputError, UnsupportedModelError
+from growthring.errors import InputError, UnsupportedModelError
 from growthring.optim.firststate import first_state_of
 from tests.discovered import discovered_once as discovered_once
 
@@ -29,92 +25,6 @@ def one_process(tmp_path):
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
     yield
     dist.destroy_process_group()
-
-
-# DistributedDataParallel: grow the plain module, wrap it again.
-
-STALE = r"this DistributedDataParallel is older than the last growth.*drift apart.*DistributedDataParallel\(model\)"
-
-
-def two_ranks(rank, folder):
-    """Two processes with other data each: equal weights as long as DDP averages."""
-    dist.init_process_group("gloo", init_method=f"file://{folder}/group", rank=rank, world_size=2)
-    plan = gr.plan(net(), X, stages=2, start=0.5)
-    model = plan.build_seed()
-    optimizer = gr.optim.SGD(model.parameters(), lr=0.1)
-    grower = gr.Grower(model, plan, optimizer, generator=torch.Generator().manual_seed(rank))
-    ddp = DistributedDataParallel(model)
-
-    def train(wrapped):
-        for k in range(2):
-            x = torch.randn(4, 4, generator=torch.Generator().manual_seed(10 * rank + k))
-            optimizer.zero_grad()
-            wrapped(x).square().mean().backward()
-            optimizer.step()
-
-    def same():
-        flat = torch.cat([p.detach().flatten() for p in model.parameters()])
-        everyone = [torch.empty_like(flat) for _ in range(2)]
-        dist.all_gather(everyone, flat)
-        return torch.equal(*everyone)
-
-    train(ddp)
-    assert same()
-    for fails in (True, False):
-        with pytest.MonkeyPatch.context() as patch:
-            if fails:
-                patch.setattr(grower_module, "grow_optimizers", lambda *_: 1 / 0)
-            with (
-                pytest.raises(GrowthStepError, match="as they were")
-                if fails
-                else contextlib.nullcontext()
-            ):
-                grower.grow()
-        with pytest.raises(GrowthStepError, match=STALE):
-            ddp(X)
-        ddp = DistributedDataParallel(model)
-        train(ddp)
-        assert same()
-    Path(folder, f"done{rank}").touch()
-    dist.destroy_process_group()
-
-
-@pytest.mark.slow  # two processes; in one process it is refused by the tests below
-def test_a_stale_ddp_refuses_to_run(tmp_path):
-    multiprocessing.spawn(two_ranks, (str(tmp_path),), nprocs=2)
-    assert len(list(tmp_path.glob("done*"))) == 2
-
-
-@pytest.mark.parametrize("depth", [0, 1])
-@pytest.mark.each(2)
-def test_wrappers_are_found_however_they_hold_the_model(one_process, depth):
-    plan = gr.plan(net(), X, stages=2, start=0.5)
-    model = plan.build_seed()
-    held = nn.Sequential(model) if depth else model
-    ddp, other = DistributedDataParallel(held), DistributedDataParallel(nn.Linear(4, 2))
-    grower = gr.Grower(model, plan)
-    ddp(X)
-    with pytest.raises(
-        UnsupportedModelError, match=r"DistributedDataParallel.*model.module.*wrap it again"
-    ):
-        gr.Grower(ddp, plan)
-    grower.grow()
-    for _ in range(2):
-        with pytest.raises(GrowthStepError, match=STALE):
-            ddp(X)
-    other(X)
-    assert len(ddp._forward_pre_hooks) == 1
-    DistributedDataParallel(held)(X).sum().backward()
-
-
-def test_loading_makes_a_ddp_stale_too(one_process):
-    plan = gr.plan(net(), X, stages=2, start=0.5)
-    first, model = gr.Grower(plan.build_seed(), plan), plan.build_seed()
-    first.grow()
-    ddp = DistributedDataParallel(model)
-    gr.Grower(model, plan).load_state_dict(first.state_dict())
-    with pytest.raises(GrowthStepError, match=STALE):
-        ddp(X)
 
 
 # Sharded models.

@@ -60,13 +60,17 @@ def _check_module(where: str, module: nn.Module) -> None:
         ) from error
     if is_compiled:
         raise UnsupportedModelError(
-            f"{where} is already compiled: its graph is fixed to the present widths. Grow the plain "
-            "module (model._orig_mod) and call torch.compile after each growth."
+            f"{where} is already compiled: its graph is fixed to the present widths. Plan the plain "
+            "module (model._orig_mod); gr.Grower takes the compiled one, as a whole."
         )
     if isinstance(module, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
         raise UnsupportedModelError(
-            f"{where} is wrapped in {kind}, which holds buckets of the present shapes. Grow the plain "
-            "module (model.module) and wrap it again after each growth."
+            f"{where} is wrapped in {kind}. "
+            + (
+                "Its replicas cannot follow a growth: use DistributedDataParallel."
+                if isinstance(module, nn.DataParallel)
+                else "Plan the plain module (model.module); gr.Grower takes the wrapped one, as a whole."
+            )
         )
     if isinstance(module, torch.jit.ScriptModule):
         raise UnsupportedModelError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -13,11 +14,14 @@ from torch import nn
 from growthring.core.presets import preset_named
 from growthring.core.rings import RingMap
 from growthring.core.variance import Mode
+from growthring.distributed.ranks import Ranks
+from growthring.distributed.wrapping import Wrapping
 from growthring.errors import GrowthError, GrowthStepError, GrowthWarning, InputError
 from growthring.graph.check import check_finite, check_model, check_trainable
 from growthring.graph.isolation import own_settings, untouched
 from growthring.graph.snapshot import Snapshot
 from growthring.graph.wrappers import check_sharded
+from growthring.growing.accord import Accord
 from growthring.growing.ending import FadeReport, ended
 from growthring.growing.followers import changes_of, grow_optimizers, replay_of, tell_rings
 from growthring.growing.matching import (
@@ -51,9 +55,11 @@ class Grower:
 
     Call `step()` once after each optimizer step. Parameter objects keep their identity, so optimizers, schedulers
     and hooks go on pointing at them. What is not given is as the plan's preset says (`growthring.core.presets`).
+    Of several processes (docs/distributed.md) all make it and call its methods: they grow together or not at all.
 
     Args:
-        model: the seed from `plan.build_seed()`, or a model of some stage of the plan.
+        model: the seed from `plan.build_seed()`, or a model of some stage of the plan; or that in
+            DistributedDataParallel or torch.compile.
         plan: what to grow to.
         optimizer: a torch optimizer (or several) whose state grows along: new entries get what the
             optimizer gives to a new parameter. Those of `gr.optim` are told the rings.
@@ -103,40 +109,55 @@ class Grower:
         batches: SearchBatches | None = None,
         loss: Loss | None = None,
     ) -> None:
-        check_model(model)
-        check_trainable(model)
-        preset = preset_named(getattr(plan, "preset", "default"))
-        noise = preset.noise if noise is None else noise
-        self.fade = preset.fade if fade is None else fade
-        check_arguments(plan, generator, noise, self.fade, unknown_state)
-        self.model, self.plan, self.noise, self.unknown_state = model, plan, noise, unknown_state
-        self.method = chosen_method(method, variance_transfer, preset.variance_transfer)
-        self._search = Search(self.method, batches, loss)
-        self.optimizers = check_optimizers(model, optimizer)
-        self.generator = generator or torch.Generator().manual_seed(torch.initial_seed())
-        stage = find_stage(model, plan)
-        with own_settings(), untouched(model):
-            self.method.check(plan, model)
-        self.rings = RingMap(
-            {n: s.axes for n, s in plan.groups.specs.items()}, plan.stage_widths[0]
-        )
-        for t in range(1, stage + 1):
-            self.rings.append(plan.stage_widths[t])
-        averaged = averaged_modules(averages, model, plan, stage)
-        self._main = GrowingModule(model, plan)
-        self._averages = [GrowingModule(module, plan) for module in averaged]
-        self._trials = Trials(model, plan)
-        self._pace = Pace(plan, stage, highest_rate(self.optimizers))
-        self._pace.fading = len(self._main.fades)
-        for note in layout_notes(plan, model):
-            warnings.warn(note, GrowthWarning, stacklevel=2)
-        if not self.is_full:
-            with own_settings():
-                prove(plan, self.method)
+        self._wrapping = Wrapping(model)
+        self.model = model = self._wrapping.model
+        with self._ranks.together():
+            check_model(model)
+            check_trainable(model)
+            preset = preset_named(getattr(plan, "preset", "default"))
+            noise = preset.noise if noise is None else noise
+            self.fade = preset.fade if fade is None else fade
+            check_arguments(plan, generator, noise, self.fade, unknown_state)
+            self.plan, self.noise, self.unknown_state = plan, noise, unknown_state
+            self.method = chosen_method(method, variance_transfer, preset.variance_transfer)
+            self._search = Search(self.method, batches, loss)
+            self.optimizers = check_optimizers(model, optimizer)
+            self.generator = generator or torch.Generator().manual_seed(torch.initial_seed())
+            stage = find_stage(model, plan)
+            with own_settings(), untouched(model):
+                self.method.check(plan, model)
+            self.rings = RingMap(
+                {n: s.axes for n, s in plan.groups.specs.items()}, plan.stage_widths[0]
+            )
+            for t in range(1, stage + 1):
+                self.rings.append(plan.stage_widths[t])
+            averaged = averaged_modules(averages, model, plan, stage)
+            self._main = GrowingModule(model, plan)
+            self._averages = [GrowingModule(module, plan) for module in averaged]
+            self._trials = Trials(model, plan)
+            self._pace = Pace(plan, stage, highest_rate(self.optimizers))
+            self._pace.fading = len(self._main.fades)
+            for note in layout_notes(plan, model):
+                warnings.warn(note, GrowthWarning, stacklevel=2)
+            if not self.is_full:
+                with own_settings():
+                    prove(plan, self.method)
+        # who gives no generator has a seed for each rank: the first one's counts
+        self._is_seeded = generator is not None
+        self._agree("when the Grower is made")
         all_or_nothing(
             self._roots, lambda: tell_rings(self.optimizers, self.model, self.plan, self.rings)
         )
         weakref.finalize(self, self._pace.farewell)
+
+    def attach(self, model: nn.Module) -> None:
+        """Tells what the model is trained through, where it was wrapped after the Grower was made.
+
+        Args:
+            model: a DistributedDataParallel (compiled or not) around the model, or around a module that holds it.
+        """
+        self._wrapping.attach(model)
+        self._agree("when the model was wrapped")
 
     @property
     def stage(self) -> int:
@@ -195,6 +216,7 @@ class Grower:
             raise GrowthStepError(
                 f"the model is at stage {self.stage}, the last of {self.plan.num_stages}; it has its full size."
             )
+        self._wrapping.check()
         try:
             return all_or_nothing(self._roots, lambda: self._grow(measure))
         except GrowthError:
@@ -204,44 +226,53 @@ class Grower:
                 f"growing to stage {self.stage + 1} failed ({type(error).__name__}: {error}); model, "
                 "optimizer and grower are as they were."
             ) from error
+        finally:
+            self._wrapping.renew()
 
     def _grow(self, measure: bool) -> GrowthReport:
-        plan, main = self.plan, self._main
-        check_sharded(self.model)
-        for each in self._modules:
-            check_shapes(each.module, plan, self.stage)
-            check_finite(each.module)
+        plan, main, ranks = self.plan, self._main, self._ranks
+        with ranks.together():
+            check_sharded(self.model)
+            for each in self._modules:
+                check_shapes(each.module, plan, self.stage)
+                check_finite(each.module)
+        self._accord.meet(self._place(), self.generator)
         step = self._step(self.stage + 1, self.method.mode)
         start = Snapshot(self._roots, values=False, code=False)
-        trials, notes = self._trials.find() if measure else ([], [])
-        outcome = Outcome(self.model, step, self.stage + 1, trials)
+        with ranks.together():
+            trials, notes = self._trials.find() if measure else ([], [])
+            outcome = Outcome(self.model, step, self.stage + 1, trials)
         for hold_norms in (False, True):
-            growth = self._search.growth(step, main, self.generator, hold_norms)
-            divisors = growth.gradient_divisors(main.tensors)
-            replay = replay_of(growth, main.tensors, self.generator, self.noise)
-            grown = growth.tensors(main.tensors, self.generator)
-            main.install(step, grown, divisors)
-            outcome.measure()
-            if hold_norms or not outcome.shows_eps(growth.factors):
+            growth = self._search.growth(step, main, self.generator, hold_norms, ranks)
+            with ranks.together():
+                divisors = growth.gradient_divisors(main.tensors)
+                replay = replay_of(growth, main.tensors, self.generator, self.noise)
+                grown = growth.tensors(main.tensors, self.generator)
+                main.install(step, grown, divisors)
+                outcome.measure()
+            if hold_norms or not ranks.from_first(partial(outcome.shows_eps, growth.factors)):
                 break
             start.restore()  # once more, without rescaling what those norms normalise
-        outcome.check(growth)
-        if self.noise:
-            growth.add_noise(grown, self.noise, self.generator)
-            outcome.measure(with_noise=True)
-        for average in self._averages:
-            # the very entries that the model got, so that it stays an average of it
-            tensors = average.tensors
-            average.install(step, replay(tensors), growth.gradient_divisors(tensors))
-        self.rings.append(step.after)
-        changed = changes_of(step, main.tensors, grown, divisors)
-        told = grow_optimizers(
-            self.optimizers, changed, replay, self.rings.num_rings, self.unknown_state
-        )
-        tell_rings(self.optimizers, self.model, plan, self.rings)
-        self._pace.enter(self.stage, len(main.fades))
-        torch.clear_autocast_cache()  # an open autocast would go on with casts of the old weights
-        return outcome.report(growth, len(main.fades), [*notes, *told])
+        with ranks.together():
+            outcome.check(growth)
+            if self.noise:
+                growth.add_noise(grown, self.noise, self.generator)
+                outcome.measure(with_noise=True)
+            for average in self._averages:
+                # the very entries that the model got, so that it stays an average of it
+                tensors = average.tensors
+                average.install(step, replay(tensors), growth.gradient_divisors(tensors))
+            self.rings.append(step.after)
+            changed = changes_of(step, main.tensors, grown, divisors)
+            told = grow_optimizers(
+                self.optimizers, changed, replay, self.rings.num_rings, self.unknown_state
+            )
+            tell_rings(self.optimizers, self.model, plan, self.rings)
+            self._pace.enter(self.stage, len(main.fades))
+            torch.clear_autocast_cache()  # an open autocast would go on with casts of the old weights
+            report = outcome.report(growth, len(main.fades), [*notes, *told])
+        self._accord.hold()
+        return report
 
     def advance(self, progress: float) -> None:
         """Tells how far statistics have faded in, from 0 to 1; at 1 norms are plain modules again.
@@ -300,8 +331,18 @@ class Grower:
         `load_state_dict` of the model, then of the averages and optimizers, can follow. Optimizer
         state of parameters that changed is dropped: it is theirs to bring back.
         """
-        stage = check_saved(state, self.plan, self.stage)
-        all_or_nothing(self._roots, lambda: self._load(stage, state))
+        self._wrapping.check()
+        with self._ranks.together():
+            stage = check_saved(state, self.plan, self.stage)
+        try:
+            all_or_nothing(self._roots, lambda: self._load_together(stage, state))
+        finally:
+            self._wrapping.renew()
+
+    def _load_together(self, stage: int, state: Mapping[str, Any]) -> None:
+        with self._ranks.together():
+            self._load(stage, state)
+        self._ranks.same(self._place())
 
     def _load(self, stage: int, state: Mapping[str, Any]) -> None:
         step = self._step(stage, "off")
@@ -332,6 +373,25 @@ class Grower:
         fades = [module.fades for module in self._modules]
         modules = [module.module for module in self._modules]
         return [*modules, *fades, *self.optimizers, self.rings, self.generator, self._pace]
+
+    # Several processes.
+
+    @property
+    def _ranks(self) -> Ranks:
+        return self._wrapping.ranks
+
+    def _place(self) -> dict[str, int]:
+        return {"the stage": self.stage, "steps taken": self._pace.step}
+
+    @property
+    def _accord(self) -> Accord:
+        return Accord(self._ranks, [each.module for each in self._modules], self.optimizers)
+
+    def _agree(self, when: str) -> None:
+        settings = {"the method": self.method, "noise": self.noise, "fade": self.fade}
+        seed = self.generator.initial_seed() if self._is_seeded else "not given"
+        settings |= {**self._place(), "the generator's seed": seed}
+        self.plan = self._accord.reach(self.plan, settings, when)
 
     def _step(self, stage: int, mode: Mode) -> Step:
         """The growth from the present stage to another."""

@@ -13,6 +13,7 @@ from growthring.core.axes import refs, size
 from growthring.core.rings import RingMap
 from growthring.core.variance import Mode
 from growthring.core.wording import counted
+from growthring.distributed.wrapping import unwrapped
 from growthring.errors import GrowthStepError, InputError
 from growthring.graph.agree import disagreement
 from growthring.graph.groups import TensorSpec
@@ -157,7 +158,7 @@ def averaged_modules(averages: Any, model: nn.Module, plan: Plan, stage: int) ->
     for one in given:
         if not isinstance(one, nn.Module):
             raise InputError(f"averages holds a {type(one).__name__}, not a module.")
-        module = one.module if isinstance(one, AveragedModel) else one
+        module = unwrapped(one.module if isinstance(one, AveragedModel) else one)
         if find_stage(module, plan) != stage:
             raise InputError(
                 f"an average has the shapes of stage {find_stage(module, plan)}, the model those of "

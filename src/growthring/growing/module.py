@@ -16,7 +16,6 @@ from growthring.graph.computed import refresh
 from growthring.graph.follow import adopt_attributes, follow_attributes
 from growthring.graph.resize import named_tensors
 from growthring.graph.restore import set_data
-from growthring.graph.wrappers import retire_replicas
 from growthring.growing.fading import Fades
 from growthring.methods.base import Step
 from growthring.planning.plan import Plan, call_build
@@ -51,7 +50,6 @@ class GrowingModule:
         the same function has 1/c of the gradient, and new entries have none yet. `grown` is updated where
         a tensor takes on the memory format of the one before.
         """
-        retire_replicas(self.module)
         tensors = self.tensors
         for name in grown:
             tensor = tensors[name]

@@ -7,6 +7,7 @@ from contextlib import nullcontext
 
 import torch
 
+from growthring.distributed.ranks import Ranks
 from growthring.errors import InputError
 from growthring.graph.isolation import untouched
 from growthring.graph.magnitudes import effective
@@ -38,16 +39,38 @@ class Search:
         self._method, self._batches, self._loss = method, batches, loss
 
     def growth(
-        self, step: Step, main: GrowingModule, generator: torch.Generator, hold_norms: bool
+        self,
+        step: Step,
+        main: GrowingModule,
+        generator: torch.Generator,
+        hold_norms: bool,
+        ranks: Ranks | None = None,
     ) -> Growth:
         """What the method decides on; a search runs the model's code, which leaves nothing.
+
+        Of several processes the first one searches, on its data; the others get what it found.
 
         Args:
             step: from which widths to which.
             main: the model.
             generator: of random numbers.
             hold_norms: do not rescale what norms with a large ε normalise.
+            ranks: the processes that grow the model.
         """
+
+        def decide() -> tuple[Growth, torch.Tensor]:
+            return self._decide(step, main, generator, hold_norms), generator.get_state()
+
+        if ranks is None or ranks.is_alone or not self._method.searches:
+            return decide()[0]
+        shared = {"step": step, "plan": step.plan, "groups": step.plan.groups}
+        growth, state = ranks.from_first(decide, shared)
+        generator.set_state(state)
+        return growth
+
+    def _decide(
+        self, step: Step, main: GrowingModule, generator: torch.Generator, hold_norms: bool
+    ) -> Growth:
         batches = self._batches if self._method.searches else None
         if callable(batches):
             seed = torch.randint(2**62, (), generator=generator, device=generator.device)

@@ -1,1 +1,1 @@
-"""Growing inside other people's trainers; each file needs the extra of its name: `growthring[lightning]`, …"""
+"""Growing inside other people's trainers; each file needs the extra of its name: `growthring[lightning]`."""
