@@ -94,7 +94,7 @@ def facts_of(plan: Plan, model: nn.Module, optimizers: Iterable[Optimizer]) -> d
     >>> import torch, growthring as gr
     >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     >>> facts_of(gr.plan(net, torch.ones(1, 4), stages=2), net, [])["the widths of '0'"]
-    [2, 8]
+    [4, 8]
     """
     tensors = {n: (tuple(t.shape), t.dtype) for n, t in named_tensors(model).items()}
     return {
