@@ -1,11 +1,15 @@
 """Growing under DistributedDataParallel: two processes are one, or neither has grown."""
 
+import re
+
 import pytest
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import growthring as gr
+import growthring.growing.grower as grower_module
+from growthring.errors import GrowthError
 from tests.distributed_helpers import on_ranks
 
 STEPS, BATCH = 12, 8
@@ -70,3 +74,325 @@ def test_two_processes_are_one(optimizer):
         for name, tensor in both.items():
             assert tensor.shape == one[name].shape
             torch.testing.assert_close(tensor, one[name], rtol=1e-10, atol=1e-10)
+
+
+# Whatever happens, the processes stay one, and the wrapped object goes on averaging.
+
+
+def same_everywhere(model):
+    flat = torch.cat([t.detach().double().flatten() for t in model.state_dict().values()])
+    everyone = [torch.empty_like(flat) for _ in range(torch.distributed.get_world_size())]
+    torch.distributed.all_gather(everyone, flat)
+    return all(torch.equal(flat, other) for other in everyone)
+
+
+def one_step(rank, trained, stepper, seed=0, like=None):
+    """A step on data that no other rank has."""
+    generator = torch.Generator().manual_seed(77 * rank + seed)
+    stepper.zero_grad()
+    x = torch.randn(4, 6, generator=generator, dtype=torch.float64)
+    trained(x if like is None else x.to(like)).square().mean().backward()
+    stepper.step()
+
+
+def failing_growth(rank, culprits):
+    """A growth that fails on some ranks, in several places; then one that does not."""
+    trained, model, stepper, grower = train(rank, 2, until=1)
+    kept, told = weights(model), []
+    for place in ("replay_of", "grow_optimizers", "tell_rings"):
+        with pytest.MonkeyPatch.context() as patch:
+            if rank in culprits:
+                patch.setattr(grower_module, place, lambda *_: 1 / 0)
+            with pytest.raises(GrowthError) as failed:
+                grower.grow()
+        told.append(str(failed.value))
+        assert all(torch.equal(t, kept[n]) for n, t in model.state_dict().items())
+        one_step(rank, trained, stepper)  # averages: it would part the processes if it did not
+        assert same_everywhere(model)
+        kept = weights(model)
+    assert grower.stage == 0
+    grower.grow()
+    one_step(rank, trained, stepper)
+    assert same_everywhere(model)
+    return told
+
+
+@pytest.mark.parametrize("culprits", [(1,), (0,), (0, 1)])
+def test_a_growth_that_fails_on_one_fails_on_all(culprits):
+    for rank, told in enumerate(on_ranks(failing_growth, culprits)):
+        who = "ranks 0 and 1" if len(culprits) == 2 else f"rank {culprits[0]}"
+        for text in told:
+            if rank in culprits:
+                assert "ZeroDivisionError: division by zero" in text
+            else:
+                assert text.startswith(
+                    f"{who} failed, so nothing was changed on any: ZeroDivisionError"
+                )
+
+
+def seeded_apart(rank):
+    """A seed for each rank, as many scripts have: models, plans and generators begin different."""
+    plan = planned(seed=rank)
+    model = plan.build_seed()
+    trained = DistributedDataParallel(model)
+    stepper = OPTIMIZERS["AdamW"](model.parameters())
+    torch.manual_seed(rank)
+    grower = gr.Grower(trained, plan, stepper)
+    for step in range(STEPS):
+        one_step(rank, trained, stepper, seed=step)
+        grower.step()
+    return grower.is_full and same_everywhere(model)
+
+
+def test_a_seed_for_each_rank_does_no_harm():
+    assert on_ranks(seeded_apart) == [True, True]
+
+
+def differing(rank, what):
+    """What the Grower says where the second rank has something else."""
+    options = {
+        "widths": {"widths": {"0": [3, 9 - 3 * rank, 12]}},
+        "stages": {"widths": {"0": [3, 12] if rank else [3, 6, 12]}, "stages": 3 - rank},
+        "steps": {"total_steps": STEPS + 4 * rank},
+    }
+    plan = planned(**options.get(what, {}))
+    model = plan.build_seed()
+    if what == "class" and rank:
+        model = type("Other", (nn.Sequential,), {})(*model)
+    trained = DistributedDataParallel(model)
+    stepper = OPTIMIZERS["AdamW" if what == "optimizer" and rank else "SGD"](model.parameters())
+    if what == "weights" and rank:
+        with torch.no_grad():
+            model[3].weight[0, 0] += 1e-6
+    generator = torch.Generator().manual_seed(rank) if what == "seed" else None
+    try:
+        gr.Grower(
+            trained, plan if what != "nothing" or rank else None, stepper, generator=generator
+        )
+    except GrowthError as error:
+        return str(error)
+    return "made"
+
+
+ON_BOTH = "{} on rank 0; {} on rank 1"
+
+
+@pytest.mark.parametrize(
+    ("what", "text"),
+    [
+        ("widths", f"differ in the widths of '0': {ON_BOTH}".format([3, 9, 12], [3, 6, 12])),
+        ("stages", f"differ in the plan's stages: {ON_BOTH}".format(3, 2)),
+        ("steps", f"differ in the plan's steps: {ON_BOTH}".format("(2, 6, 4)", "(3, 8, 5)")),
+        ("class", "differ in the model's class: 'torch.nn.modules.container.Sequential' on rank 0"),
+        ("optimizer", f"differ in the optimizers: {ON_BOTH}".format(["SGD"], ["AdamW"])),
+        ("seed", f"differ in the generator's seed: {ON_BOTH}".format(0, 1)),
+        (
+            "weights",
+            "when the Grower is made, rank 1 differs from rank 0 in '3.weight': the processes",
+        ),
+    ],
+)
+def test_processes_that_differ_are_named_on_every_rank(what, text):
+    for told in on_ranks(differing, what):
+        assert text in told, told
+
+
+def test_a_grower_that_cannot_be_made_on_one_rank_is_made_on_none():
+    first, second = on_ranks(differing, "nothing")
+    assert "plan" in first
+    assert second.startswith("rank 0 failed, so nothing was changed on any: ")
+
+
+def test_drift_before_a_growth_is_named():
+    for told in on_ranks(drifting):
+        assert "before the growth, rank 1 differs from rank 0 in '0.weight'" in told
+
+
+def drifting(rank):
+    trained, _, stepper, grower = train(rank, 2, until=1)
+    with trained.no_sync():
+        one_step(rank, trained, stepper)
+    with pytest.raises(GrowthError) as failed:
+        grower.grow()
+    assert grower.stage == 0
+    return str(failed.value)
+
+
+# What a DistributedDataParallel was asked for stays.
+
+
+class Averaged:
+    """Counts the buckets that a communication hook averages."""
+
+    def __init__(self):
+        self.count = 0
+
+
+def averaging_hook(state, bucket):
+    state.count += 1
+    work = torch.distributed.all_reduce(bucket.buffer(), async_op=True)
+    return work.get_future().then(lambda done: done.value()[0] / 2)
+
+
+def options_kept(rank, options, hooked, compiled):
+    kept = []
+
+    def wrap(model):
+        kept.append(DistributedDataParallel(model, **options))
+        if hooked:
+            kept.append(Averaged())
+            kept[0].register_comm_hook(kept[1], averaging_hook)
+        return torch.compile(kept[0], backend="aot_eager") if compiled else kept[0]
+
+    model = train(rank, 2, "SGD", wrap)[1]
+    counts = [kept[1].count] if hooked else []
+    return weights(model), kept[0].static_graph, kept[0].find_unused_parameters, *counts
+
+
+@pytest.mark.parametrize(
+    ("options", "hooked", "compiled"),
+    [
+        ({"gradient_as_bucket_view": True, "bucket_cap_mb": 1e-4}, False, False),
+        ({"static_graph": True}, False, False),
+        ({"find_unused_parameters": True}, True, False),
+        pytest.param({}, False, True, marks=pytest.mark.slow),
+    ],
+)
+def test_options_of_the_wrapper_outlive_a_growth(options, hooked, compiled):
+    one = weights(train(0, 1, "SGD")[1])
+    for both, is_static, finds_unused, *count in on_ranks(options_kept, options, hooked, compiled):
+        for name, tensor in both.items():
+            torch.testing.assert_close(tensor, one[name], rtol=1e-10, atol=1e-10)
+        assert is_static is options.get("static_graph", False)
+        assert finds_unused is options.get("find_unused_parameters", False)
+        assert not hooked or count[0] >= STEPS
+
+
+class Held(nn.Module):
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+
+    def forward(self, x):
+        return self.net(x)
+
+
+def attached(rank, holds):
+    """The Grower before the wrapper: refused until it is told, and then as ever."""
+    plan = planned()
+    model = plan.build_seed()
+    stepper = OPTIMIZERS["SGD"](model.parameters())
+    grower = gr.Grower(model, plan, stepper, generator=torch.Generator().manual_seed(5))
+    trained = DistributedDataParallel(Held(model) if holds else model)
+    told = []
+    for refused in (grower.grow, lambda: gr.Grower(model, plan, stepper)):
+        with pytest.raises(GrowthError) as failed:
+            refused()
+        told.append(str(failed.value))
+    with pytest.raises(GrowthError) as failed:
+        grower.attach(plan.build_seed())
+    told.append(str(failed.value))
+    grower.attach(trained)
+    for step in range(STEPS):
+        stepper.zero_grad()
+        trained(data(step)[rank::2]).square().mean().backward()
+        stepper.step()
+        grower.step()
+    return weights(model), told
+
+
+@pytest.mark.parametrize("holds", [False, True])
+def test_a_model_that_is_wrapped_later_is_attached(holds):
+    one = weights(train(0, 1, "SGD")[1])
+    for both, (unknown, bare, other) in on_ranks(attached, holds):
+        assert "gr.Grower(ddp_model, ...)" in unknown
+        assert "call grower.attach(ddp_model)" in bare
+        assert "does not hold the model that grows" in other
+        for name, tensor in both.items():
+            torch.testing.assert_close(tensor, one[name], rtol=1e-10, atol=1e-10)
+
+
+class Normed(nn.Module):
+    """Statistics of each rank's own data, a narrow channel that never varies, and a number that counts calls."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.last(torch.relu(self.norm(self.first(x))))
+
+
+def local_statistics(rank, method):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        full = Normed().double()
+    plan = gr.plan(full, torch.randn(8, 6, dtype=torch.float64), stages=3, start=0.5, total_steps=9)
+    model = plan.build_seed()
+    trained = DistributedDataParallel(model)
+    stepper = gr.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, state_at_growth="rescale")
+    batches = [(torch.randn(4, 6, dtype=torch.float64) * (1 + rank), torch.zeros(4, 3).double())]
+    average = torch.optim.swa_utils.AveragedModel(model)
+    searches = method != "paired"
+    grower = gr.Grower(
+        trained,
+        plan,
+        stepper,
+        method=method,
+        averages=average,
+        **({"batches": batches, "loss": nn.functional.mse_loss} if searches else {}),
+    )
+    for step in range(9):
+        x = torch.randn(4, 6, generator=torch.Generator().manual_seed(9 * rank + step))
+        stepper.zero_grad()
+        trained(x.double() * (1 + rank)).square().mean().backward()
+        stepper.step()
+        average.update_parameters(model)
+        grower.step()
+    assert grower.is_full
+    assert same_everywhere(nn.ModuleList(model.children())[::2])
+    return [p.detach() for p in model.parameters()]
+
+
+@pytest.mark.parametrize(
+    "method", ["paired", "net2net", "splitting", "firefly", "gradmax", "random"]
+)
+@pytest.mark.each(3)
+def test_what_depends_on_local_data_is_decided_once(method):
+    first, second = on_ranks(local_statistics, method)
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+REFUSED = {
+    "mixed precision": r"\(mixed_precision\) keeps second copies of the parameters; use torch.autocast",
+    "powersgd": r"'powerSGD_hook' keeps errors of the present shapes \(PowerSGDState\)",
+    "twice": "wrapped in DistributedDataParallel twice",
+    "join": "cannot grow inside of torch's Join",
+}
+
+
+def refused_wrapper(rank, what):
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power
+    from torch.distributed.algorithms.join import Join
+    from torch.nn.parallel.distributed import _MixedPrecision
+
+    plan = planned()
+    model = plan.build_seed()
+    options = {"mixed_precision": _MixedPrecision(param_dtype=torch.float32)}
+    trained = DistributedDataParallel(model, **(options if what == "mixed precision" else {}))
+    if what == "powersgd":
+        trained.register_comm_hook(power.PowerSGDState(None), power.powerSGD_hook)
+    if what == "twice":
+        trained = DistributedDataParallel(trained)
+    with pytest.raises(GrowthError) as failed:
+        grower = gr.Grower(trained, plan)
+        with Join([trained]):
+            grower.grow()
+    return str(failed.value)
+
+
+@pytest.mark.parametrize("what", REFUSED)
+@pytest.mark.each(2)
+def test_what_a_new_reducer_would_not_know_is_refused(what):
+    for told in on_ranks(refused_wrapper, what):
+        assert re.search(REFUSED[what], told), told

@@ -121,7 +121,8 @@ def renew(wrapper: DistributedDataParallel) -> None:
     for name in ("reducer", "logger"):
         del state[name]
         delattr(wrapper, name)
-    state["_has_rebuilt_buckets"] = False
+    # what the wrapper notes of its reducer's first backward pass
+    state |= {"_has_rebuilt_buckets": False, "_static_graph_delay_allreduce_enqueued": False}
     wrapper.__setstate__(state)
     for hook, own in hooks:
         wrapper.register_comm_hook(own, hook)
