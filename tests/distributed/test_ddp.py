@@ -8,7 +8,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import growthring as gr
-import growthring.growing.grower as grower_module
+import growthring.growing.stage as stage_module
+import growthring.growing.subjects as subjects_module
 from growthring.errors import GrowthError
 from tests.distributed_helpers import on_ranks
 
@@ -99,10 +100,11 @@ def failing_growth(rank, culprits):
     """A growth that fails on some ranks, in several places; then one that does not."""
     trained, model, stepper, grower = train(rank, 2, until=1)
     kept, told = weights(model), []
-    for place in ("replay_of", "grow_optimizers", "tell_rings"):
+    places = ((stage_module, "replay_of"), (stage_module, "grow_optimizers"))
+    for place, name in (*places, (subjects_module, "tell_rings")):
         with pytest.MonkeyPatch.context() as patch:
             if rank in culprits:
-                patch.setattr(grower_module, place, lambda *_: 1 / 0)
+                patch.setattr(place, name, lambda *_: 1 / 0)
             with pytest.raises(GrowthError) as failed:
                 grower.grow()
         told.append(str(failed.value))

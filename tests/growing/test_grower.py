@@ -13,9 +13,9 @@ from torch import nn
 import growthring as gr
 import growthring.growing.fading.fades as fading_module
 import growthring.growing.followers as followers_module
-import growthring.growing.grower as grower_module
 import growthring.growing.module as growing_module
 import growthring.growing.outcome as outcome_module
+import growthring.growing.stage as stage_module
 import growthring.methods.paired as paired_module
 from growthring.core.axes import layout
 from tests.discovered import discovered_once as discovered_once
@@ -435,7 +435,7 @@ def test_a_failure_anywhere_changes_nothing(monkeypatch, name, number, stage):
         "worst": outcome_module,
         "run": outcome_module,
     }
-    place = places.get(name, grower_module)
+    place = places.get(name, stage_module)
     plan, model, _ = prepared()
     optimizer = torch.optim.Adam(model.parameters())
     grower = gr.Grower(model, plan, optimizer)

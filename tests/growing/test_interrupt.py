@@ -17,7 +17,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
 import growthring as gr
-import growthring.growing.grower as grower_module
+import growthring.growing.stage as stage_module
 from growthring.errors import GrowthStepError
 from growthring.graph.snapshot import Snapshot
 from growthring.growing import transaction
@@ -287,7 +287,7 @@ def test_a_second_ctrl_c_waits_until_everything_is_taken_back(monkeypatch, ctrl_
         signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(Snapshot, "_restore", slow_restore)
-    monkeypatch.setattr(grower_module, "grow_optimizers", lambda *_: 1 / 0)
+    monkeypatch.setattr(stage_module, "grow_optimizers", lambda *_: 1 / 0)
     # of the snapshots, only that of the growth itself counts here
     monkeypatch.setattr(
         "growthring.graph.isolation.Snapshot", type("Own", (Snapshot,), {"_restore": restore})
@@ -312,7 +312,7 @@ def test_an_interrupt_while_taking_back_is_taken_up_again(monkeypatch):
             restore(self)
 
     monkeypatch.setattr(transaction, "Snapshot", Own)
-    monkeypatch.setattr(grower_module, "grow_optimizers", lambda *_: 1 / 0)
+    monkeypatch.setattr(stage_module, "grow_optimizers", lambda *_: 1 / 0)
     with pytest.raises(KeyboardInterrupt):
         setting.grower.grow()
     assert calls == [1, 1]
@@ -323,7 +323,7 @@ def test_an_interrupt_while_taking_back_is_taken_up_again(monkeypatch):
 def test_a_failed_growth_leaves_plain_tensors(monkeypatch):
     setting = Setting()
     before = setting.look()
-    monkeypatch.setattr(grower_module, "grow_optimizers", lambda *_: 1 / 0)
+    monkeypatch.setattr(stage_module, "grow_optimizers", lambda *_: 1 / 0)
     with pytest.raises(GrowthStepError):
         setting.grower.grow()
     monkeypatch.undo()

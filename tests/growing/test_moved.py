@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 import growthring as gr
-import growthring.growing.grower as grower_module
+import growthring.growing.stage as stage_module
 import growthring.optim.state as state_module
 import growthring.optim.wrap as wrap_module
 from growthring.errors import GrowthError, UnsupportedModelError
@@ -166,7 +166,7 @@ def test_nothing_is_mixed_with_what_is_on_another_device(name, monkeypatch):
     plan = gr.plan(full, X, stages=3, start=0.25)
     seed = plan.build_seed()
     # these two need values
-    monkeypatch.setattr(grower_module, "check_finite", lambda model: None)
+    monkeypatch.setattr(stage_module, "check_finite", lambda model: None)
     for module in (state_module, wrap_module):
         patched = functools.partial(_first_state_here, module.first_state_of)
         monkeypatch.setattr(module, "first_state_of", patched)

@@ -6,7 +6,7 @@ import signal
 import pytest
 import torch
 
-import growthring.growing.grower as grower_module
+import growthring.growing.stage as stage_module
 from growthring.growing.grower import Grower
 from tests.checkpoint.processes import on_call
 from tests.train.runs import (
@@ -91,7 +91,7 @@ def test_killed_in_the_middle_of_a_growth(kind, tmp_path):
     recipe = KINDS[kind]()
     runs = Runs(recipe)
     assert runs.start(tmp_path / "whole") == 0
-    optimizers = (grower_module, "grow_optimizers")
+    optimizers = (stage_module, "grow_optimizers")
     for place in ((Grower, "grow", 1), (*optimizers, 1), (*optimizers, 2)):
         assert runs.start(tmp_path / "killed", kill_in(*place)) == KILLED
     assert runs.start(tmp_path / "killed") == 0

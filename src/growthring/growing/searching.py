@@ -36,7 +36,7 @@ class Search:
                 f"method '{method.name}' searches on data: pass batches= (a DataLoader of inputs and "
                 "targets) and loss=."
             )
-        self._method, self._batches, self._loss = method, batches, loss
+        self.method, self._batches, self._loss = method, batches, loss
 
     def growth(
         self,
@@ -61,7 +61,7 @@ class Search:
         def decide() -> tuple[Growth, torch.Tensor]:
             return self._decide(step, main, generator, hold_norms), generator.get_state()
 
-        if ranks is None or ranks.is_alone or not self._method.searches:
+        if ranks is None or ranks.is_alone or not self.method.searches:
             return decide()[0]
         shared = {"step": step, "plan": step.plan, "groups": step.plan.groups}
         growth, state = ranks.from_first(decide, shared)
@@ -71,12 +71,12 @@ class Search:
     def _decide(
         self, step: Step, main: GrowingModule, generator: torch.Generator, hold_norms: bool
     ) -> Growth:
-        batches = self._batches if self._method.searches else None
+        batches = self._batches if self.method.searches else None
         if callable(batches):
             seed = torch.randint(2**62, (), generator=generator, device=generator.device)
             batches = batches(int(seed))
         tensors = effective(step.plan.groups.specs, main.tensors)
         job = Job(step, main.module, tensors, generator, batches, self._loss, hold_norms)
-        with untouched(main.module) if self._method.searches else nullcontext():
-            growth = self._method.grow(job)
+        with untouched(main.module) if self.method.searches else nullcontext():
+            growth = self.method.grow(job)
         return following_magnitudes(growth, step)

@@ -1,0 +1,95 @@
+"""Subjects: everything that a growth changes, on all the processes that it changes it on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from growthring.core.rings import RingMap
+from growthring.core.variance import Mode
+from growthring.distributed.ranks import Ranks
+from growthring.distributed.wrapping import Wrapping
+from growthring.growing.accord import Accord
+from growthring.growing.followers import tell_rings
+from growthring.growing.module import GrowingModule
+from growthring.growing.pace import Pace
+from growthring.methods import Step
+from growthring.planning.plan import Plan
+
+
+@dataclass
+class Subjects:
+    """A model, and what grows with it.
+
+    Attributes:
+        plan: what they grow to.
+        wrapping: what the model is trained through.
+        main: the model.
+        averages: of the model.
+        optimizers: that step it.
+        rings: which entries each stage added.
+        generator: of the growth's random numbers.
+        pace: which step of the training this is.
+    """
+
+    plan: Plan
+    wrapping: Wrapping
+    main: GrowingModule
+    averages: list[GrowingModule]
+    optimizers: list[Optimizer]
+    rings: RingMap
+    generator: torch.Generator
+    pace: Pace
+
+    @property
+    def stage(self) -> int:
+        """The present stage; 0 is the seed's."""
+        return self.rings.num_rings - 1
+
+    @property
+    def ranks(self) -> Ranks:
+        """The processes that train the model."""
+        return self.wrapping.ranks
+
+    @property
+    def modules(self) -> list[GrowingModule]:
+        """The model, then its averages."""
+        return [self.main, *self.averages]
+
+    @property
+    def roots(self) -> list[Any]:
+        """What has to be put back after a failure."""
+        fades = [each.fades for each in self.modules]
+        modules = [each.module for each in self.modules]
+        return [*modules, *fades, *self.optimizers, self.rings, self.generator, self.pace]
+
+    @property
+    def accord(self) -> Accord:
+        """What the processes have to agree on."""
+        return Accord(self.ranks, [each.module for each in self.modules], self.optimizers)
+
+    @property
+    def place(self) -> dict[str, int]:
+        """Where this process is, by names that an error can use."""
+        return {"the stage": self.stage, "steps taken": self.pace.step}
+
+    def step_to(self, stage: int, mode: Mode) -> Step:
+        """The growth from the present stage to another."""
+        widths = self.plan.stage_widths
+        return Step(self.plan, widths[self.stage], widths[stage], mode)
+
+    def tell_rings(self) -> None:
+        """Tells optimizers that know rings where they are."""
+        tell_rings(self.optimizers, self.main.module, self.plan, self.rings)
+
+
+def rings_until(stage: int, plan: Plan) -> RingMap:
+    """The rings of a model that is at a stage."""
+    axes = {name: spec.axes for name, spec in plan.groups.specs.items()}
+    rings = RingMap(axes, plan.stage_widths[0])
+    for widths in plan.stage_widths[1 : stage + 1]:
+        rings.append(widths)
+    return rings
