@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import growthring as gr
+import growthring.distributed.wrapping as wrapping_module
 import growthring.growing.stage as stage_module
 import growthring.growing.subjects as subjects_module
 from growthring.errors import GrowthError
@@ -96,15 +97,27 @@ def one_step(rank, trained, stepper, seed=0, like=None):
     stepper.step()
 
 
+def failing_once(function):
+    """The function, which the first time raises; what undoes a growth may need it afterwards."""
+    calls = []
+
+    def failing(*args):
+        calls.append(1)
+        return function(*args) if len(calls) > 1 else 1 / 0
+
+    return failing
+
+
 def failing_growth(rank, culprits):
     """A growth that fails on some ranks, in several places; then one that does not."""
     trained, model, stepper, grower = train(rank, 2, until=1)
     kept, told = weights(model), []
     places = ((stage_module, "replay_of"), (stage_module, "grow_optimizers"))
-    for place, name in (*places, (subjects_module, "tell_rings")):
+    more = ((subjects_module, "tell_rings"), (wrapping_module, "renew"))
+    for place, name in (*places, *more):
         with pytest.MonkeyPatch.context() as patch:
             if rank in culprits:
-                patch.setattr(place, name, lambda *_: 1 / 0)
+                patch.setattr(place, name, failing_once(getattr(place, name)))
             with pytest.raises(GrowthError) as failed:
                 grower.grow()
         told.append(str(failed.value))

@@ -79,7 +79,7 @@ def test_adopting_is_all_or_nothing():
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        all_or_nothing([model], adopt_and_fail)
+        all_or_nothing([model], adopt_and_fail, lambda: None)
     assert type(model) is kind and model.cfg.width == 4 and model.table["width"] == 4
     assert {k: v for k, v in vars(model).items() if not k.startswith("_")} == held
 

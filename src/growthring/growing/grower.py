@@ -36,7 +36,6 @@ from growthring.growing.report import GrowthReport
 from growthring.growing.searching import Search, SearchBatches
 from growthring.growing.stage import grow_stage
 from growthring.growing.subjects import Subjects, rings_until
-from growthring.growing.transaction import all_or_nothing
 from growthring.growing.trials import Trials
 from growthring.methods import GrowthMethod
 from growthring.methods.base import Loss
@@ -139,7 +138,7 @@ class Grower:
         # who gives no generator has a seed for each rank: the first one's counts
         self._is_seeded = generator is not None
         self._agree("when the Grower is made")
-        all_or_nothing(self._subjects.roots, self._subjects.tell_rings)
+        self._subjects.change(self._subjects.tell_rings)
         weakref.finalize(self, self._subjects.pace.farewell)
 
     @property
@@ -243,7 +242,7 @@ class Grower:
         arguments = (subjects, self._search, trials, self.noise, self.unknown_state)
         subjects.wrapping.check()
         try:
-            return all_or_nothing(subjects.roots, lambda: grow_stage(*arguments))
+            return subjects.change(lambda: grow_stage(*arguments))
         except GrowthError:
             raise
         except Exception as error:
@@ -251,8 +250,6 @@ class Grower:
                 f"growing to stage {self.stage + 1} failed ({type(error).__name__}: {error}); model, "
                 "optimizer and grower are as they were."
             ) from error
-        finally:
-            subjects.wrapping.renew()
 
     def advance(self, progress: float) -> None:
         """Tells how far statistics have faded in, from 0 to 1; at 1 norms are plain modules again.
@@ -310,10 +307,7 @@ class Grower:
         subjects.wrapping.check()
         with subjects.ranks.together():
             stage = check_saved(state, self.plan, self.stage)
-        try:
-            all_or_nothing(subjects.roots, lambda: take_up(subjects, stage, state))
-        finally:
-            subjects.wrapping.renew()
+        subjects.change(lambda: take_up(subjects, stage, state))
 
     def _agree(self, when: str) -> None:
         settings = {"the method": self.method, "noise": self.noise, "fade": self.fade}

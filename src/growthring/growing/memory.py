@@ -33,6 +33,7 @@ def take_up(subjects: Subjects, stage: int, state: Mapping[str, Any]) -> None:
     """
     with subjects.ranks.together():
         _take_up(subjects, stage, state)
+        subjects.wrapping.renew()
     subjects.ranks.same(subjects.place)
 
 

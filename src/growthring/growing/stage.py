@@ -75,6 +75,7 @@ def grow_stage(
         subjects.tell_rings()
         subjects.pace.enter(subjects.stage, len(main.fades))
         torch.clear_autocast_cache()  # an open autocast would go on with casts of the old weights
+        subjects.wrapping.renew()
         report = outcome.report(growth, len(main.fades), [*notes, *told])
     subjects.accord.hold()
     return report

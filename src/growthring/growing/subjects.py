@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.optim import Optimizer
@@ -16,8 +17,11 @@ from growthring.growing.accord import Accord
 from growthring.growing.followers import tell_rings
 from growthring.growing.module import GrowingModule
 from growthring.growing.pace import Pace
+from growthring.growing.transaction import all_or_nothing
 from growthring.methods import Step
 from growthring.planning.plan import Plan
+
+Returned = TypeVar("Returned")
 
 
 @dataclass
@@ -61,7 +65,7 @@ class Subjects:
 
     @property
     def roots(self) -> list[Any]:
-        """What has to be put back after a failure."""
+        """Everything that a growth changes."""
         fades = [each.fades for each in self.modules]
         modules = [each.module for each in self.modules]
         return [*modules, *fades, *self.optimizers, self.rings, self.generator, self.pace]
@@ -80,6 +84,10 @@ class Subjects:
         """The growth from the present stage to another."""
         widths = self.plan.stage_widths
         return Step(self.plan, widths[self.stage], widths[stage], mode)
+
+    def change(self, act: Callable[[], Returned]) -> Returned:
+        """What `act` returns, which changes the subjects; if it fails or is interrupted they are as they were."""
+        return all_or_nothing(self.roots, act, self.wrapping.renew)
 
     def tell_rings(self) -> None:
         """Tells optimizers that know rings where they are."""

@@ -7,13 +7,16 @@ from typing import Any, TypeVar
 
 import torch
 
+from growthring.graph.interrupts import uninterrupted
 from growthring.graph.isolation import generators, own_settings
 from growthring.graph.snapshot import Snapshot
 
 Returned = TypeVar("Returned")
 
 
-def all_or_nothing(roots: Iterable[Any], act: Callable[[], Returned]) -> Returned:
+def all_or_nothing(
+    roots: Iterable[Any], act: Callable[[], Returned], after_undoing: Callable[[], None]
+) -> Returned:
     """What `act` returns; if it raises, or Ctrl-C stops it at any line, the roots are exactly as they were.
 
     What there is was noted before anything happens, so nothing depends on how far `act` came. It has to
@@ -22,6 +25,7 @@ def all_or_nothing(roots: Iterable[Any], act: Callable[[], Returned]) -> Returne
     Args:
         roots: modules, optimizers, generators, dicts and plain objects that `act` changes.
         act: does it, under settings of our own.
+        after_undoing: what the roots need then; may be repeated.
     """
     dtype = torch.get_default_dtype()
     kept = Snapshot([*roots, *generators()], values=False, code=False)
@@ -29,6 +33,9 @@ def all_or_nothing(roots: Iterable[Any], act: Callable[[], Returned]) -> Returne
         with own_settings():
             return act()
     except BaseException:
-        kept.restore()
-        torch.set_default_dtype(dtype)
+        try:
+            kept.restore()
+        finally:  # a Ctrl-C that had to wait for it
+            torch.set_default_dtype(dtype)
+            uninterrupted(after_undoing)
         raise
