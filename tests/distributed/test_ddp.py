@@ -1,5 +1,6 @@
 """Growing under DistributedDataParallel: two processes are one, or neither has grown."""
 
+import os
 import re
 
 import pytest
@@ -12,7 +13,7 @@ import growthring.distributed.wrapping as wrapping_module
 import growthring.growing.stage as stage_module
 import growthring.growing.subjects as subjects_module
 from growthring.errors import GrowthError
-from tests.distributed_helpers import on_ranks
+from tests.distributed_helpers import Processes, on_ranks
 
 STEPS, BATCH = 12, 8
 OPTIMIZERS = {
@@ -411,3 +412,31 @@ def refused_wrapper(rank, what):
 def test_what_a_new_reducer_would_not_know_is_refused(what):
     for told in on_ranks(refused_wrapper, what):
         assert re.search(REFUSED[what], told), told
+
+
+# A process that is gone.
+
+
+def dying(rank, folder):
+    _, model, _, grower = train(rank, 2, until=1)
+    kept = weights(model)
+    with pytest.MonkeyPatch.context() as patch:
+        if rank == 1:
+            patch.setattr(stage_module, "grow_optimizers", lambda *_: os._exit(7))
+        with pytest.raises(GrowthError) as failed:
+            grower.grow()
+    assert grower.stage == 0
+    assert all(torch.equal(t, kept[n]) for n, t in model.state_dict().items())
+    (folder / "told").write_text(str(failed.value))
+
+
+def test_a_process_that_dies_ends_the_others(tmp_path):
+    processes = Processes(2)
+    try:
+        with pytest.raises(AssertionError, match=r"^rank 1:\nended with exit code 7$"):
+            processes.run(dying, tmp_path)
+    finally:
+        processes.stop()
+    told = (tmp_path / "told").read_text()
+    assert told.startswith("rank 0 lost another process (")
+    assert "go on from the last checkpoint, with any number of processes" in told
