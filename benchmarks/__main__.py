@@ -23,6 +23,7 @@ NAMES = (
     "training",
     "tokens",
     "decoding",
+    "processes",
     "versus_gromo",
 )
 

@@ -440,3 +440,32 @@ def test_a_process_that_dies_ends_the_others(tmp_path):
     told = (tmp_path / "told").read_text()
     assert told.startswith("rank 0 lost another process (")
     assert "go on from the last checkpoint, with any number of processes" in told
+
+
+# What is sent.
+
+
+def messages(rank, count):
+    """The kinds and sizes of the messages of a growth."""
+    _, _, _, grower = train(rank, count, until=1)
+    sent = []
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("all_reduce", "broadcast", "all_gather", "gather"):
+            plain = getattr(torch.distributed, name)
+
+            def counted(tensor, *args, _name=name, _plain=plain, **kwargs):
+                sent.append((_name, tensor.numel() if torch.is_tensor(tensor) else len(tensor)))
+                return _plain(tensor, *args, **kwargs)
+
+            patch.setattr(torch.distributed, name, counted)
+            patch.setattr(torch.distributed.distributed_c10d, name, counted)
+        grower.grow()
+    return sent
+
+
+@pytest.mark.slow
+def test_messages_are_as_many_and_as_long_for_any_number_of_processes():
+    two, three = (on_ranks(messages, count, count=count)[0] for count in (2, 3))
+    assert two == three
+    assert {name for name, _ in two} == {"all_reduce", "broadcast"}
+    assert all(size <= 2 for name, size in two if name == "all_reduce")

@@ -1,0 +1,36 @@
+"""docs/distributed.md: its script runs on two processes."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+from torch import nn
+
+import growthring as gr
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_script_runs_on_two_processes(tmp_path):
+    code = re.search(r"```python\n(.*?)```", (ROOT / "docs/distributed.md").read_text(), re.S)[1]
+    (tmp_path / "train.py").write_text(code)
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "train.py"]
+    ran = subprocess.run([sys.executable, *launch], cwd=tmp_path, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.count("grew: stage 1: ") == 1
+    assert ran.stdout.count("True True") == 2
+
+
+def test_synchronised_batch_norm_stays_what_it_is(generator):
+    """On the CPU torch neither trains nor wraps it, so one process in eval mode is all that can be tried."""
+    net = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3))
+    x = torch.randn(4, 6, generator=generator)
+    plan = gr.plan(net, x, stages=2, start=0.5)
+    model = nn.SyncBatchNorm.convert_sync_batchnorm(plan.build_seed()).eval()
+    grower, before = gr.Grower(model, plan, noise=0), model(x)
+    grower.grow()
+    assert type(model[1]) is nn.SyncBatchNorm
+    assert model[1].num_features == len(model[1].running_mean) == 16
+    torch.testing.assert_close(model(x), before, rtol=1e-5, atol=1e-6)
