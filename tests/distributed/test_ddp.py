@@ -1,5 +1,7 @@
 """Growing under DistributedDataParallel: two processes are one, or neither has grown."""
 
+import contextlib
+import copy
 import os
 import re
 
@@ -469,3 +471,65 @@ def test_messages_are_as_many_and_as_long_for_any_number_of_processes():
     assert two == three
     assert {name for name, _ in two} == {"all_reduce", "broadcast"}
     assert all(size <= 2 for name, size in two if name == "all_reduce")
+
+
+# Resuming, and growing between two halves of a batch.
+
+
+def go_on(rank, size, states, frm):
+    """Takes up a run where it was saved, on any number of processes."""
+    plan = planned()
+    model = plan.build_seed()
+    trained = DistributedDataParallel(model) if size > 1 else model
+    stepper = OPTIMIZERS["AdamW"](model.parameters())
+    grower = gr.Grower(trained, plan, stepper, generator=torch.Generator().manual_seed(5))
+    for each, state in zip((grower, model, stepper), states, strict=True):
+        each.load_state_dict(state)
+    for step in range(frm, STEPS):
+        stepper.zero_grad()
+        trained(data(step)[rank::size]).square().mean().backward()
+        stepper.step()
+        grower.step()
+    return weights(model)
+
+
+def saved(rank, until):
+    _, model, stepper, grower = train(rank, 2, "AdamW", until=until)
+    return copy.deepcopy([each.state_dict() for each in (grower, model, stepper)])
+
+
+@pytest.mark.parametrize("until", [5, 9])
+@pytest.mark.each(2)
+def test_a_run_goes_on_with_as_many_processes_or_with_one(until):
+    states = on_ranks(saved, until)[0]
+    whole = on_ranks(trained_weights, "AdamW")[0]
+    for both in on_ranks(go_on, 2, states, until):
+        assert all(torch.equal(tensor, whole[name]) for name, tensor in both.items())
+    for name, tensor in go_on(0, 1, states, until).items():
+        torch.testing.assert_close(tensor, whole[name], rtol=1e-10, atol=1e-10)
+
+
+def accumulated(rank, size, options):
+    plan = planned()
+    model = plan.build_seed()
+    trained = DistributedDataParallel(model, **options) if size > 1 else model
+    stepper = OPTIMIZERS["SGD"](model.parameters())
+    grower = gr.Grower(trained, plan, stepper, generator=torch.Generator().manual_seed(5), noise=0)
+    for step in range(3):
+        stepper.zero_grad()
+        with trained.no_sync() if size > 1 else contextlib.nullcontext():
+            trained(data(step)[rank::size]).square().mean().backward()
+        if step:
+            grower.grow()
+        trained(data(100 + step)[rank::size]).square().mean().backward()
+        stepper.step()
+    return weights(model)
+
+
+@pytest.mark.parametrize("options", [{}, {"gradient_as_bucket_view": True}], ids=str)
+@pytest.mark.each(2)
+def test_a_growth_in_mid_accumulation(options):
+    one = accumulated(0, 1, options)
+    for both in on_ranks(accumulated, 2, options):
+        for name, tensor in both.items():
+            torch.testing.assert_close(tensor, one[name], rtol=1e-10, atol=1e-10)
