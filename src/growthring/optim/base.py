@@ -13,6 +13,7 @@ from growthring.core.presets import PresetName
 from growthring.errors import InputError
 from growthring.optim.ages import ages
 from growthring.optim.geometry import ParameterRings
+from growthring.optim.initial import is_initialising
 from growthring.optim.options import (
     DEFAULTS,
     RingOptions,
@@ -20,11 +21,11 @@ from growthring.optim.options import (
     complete,
     loaded_groups,
     option,
-    saved_groups,
     settle,
 )
 from growthring.optim.ringbatch import RingBatch
 from growthring.optim.ringrates import CACHE_ENTRIES, RingRates, buckets
+from growthring.optim.saving import PLACE, packed, unpacked
 
 
 class RingOptimizer(Optimizer):
@@ -45,7 +46,7 @@ class RingOptimizer(Optimizer):
 
     def _init_rings(self, given: RingOptions) -> None:
         """Checks the options and writes them to every group (groups may bring their own)."""
-        options = complete(given)
+        options = {**complete(given), PLACE: None}
         self.defaults |= options
         for group in self.param_groups:
             for name, value in options.items():
@@ -69,6 +70,7 @@ class RingOptimizer(Optimizer):
         for group in self.param_groups:
             for name, value in DEFAULTS.items():
                 group.setdefault(name, self.defaults.get(name, value))
+            group.setdefault(PLACE, None)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One step.
@@ -81,10 +83,12 @@ class RingOptimizer(Optimizer):
             if closure is not None:
                 with torch.enable_grad():
                     loss = closure()
+            self._ring_rates.forget_initial()
+            is_initial = closure is None and is_initialising(self)
             self._begin()
             for group in self.param_groups:
                 self._step_group(group)
-            self._end()
+            self._end(is_initial)
         return loss
 
     def _step_group(self, group: dict[str, Any]) -> None:
@@ -139,10 +143,8 @@ class RingOptimizer(Optimizer):
     # Saving and loading.
 
     def state_dict(self) -> dict[str, Any]:
-        """As torch's, with the births of the rings and the rates so far under "rings"."""
-        state = super().state_dict()
-        saved_groups(state["param_groups"])
-        return {**state, "rings": self._ring_rates.state_dict()}
+        """As torch's, with the births of the rings and the rates so far under "rings" of each group."""
+        return packed(super().state_dict(), self._ring_rates.state_dict())
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """As torch's; also takes a state_dict of the torch counterpart.
@@ -150,12 +152,11 @@ class RingOptimizer(Optimizer):
         Raises:
             InputError: it is of other widths or another number of rings; nothing is changed then.
         """
-        rings = state_dict.get("rings")
-        self._ring_rates.check_state(state_dict)
-        groups = loaded_groups(self.param_groups, list(state_dict["param_groups"]))
-        super().load_state_dict({"state": state_dict["state"], "param_groups": groups})
-        if rings is not None:
-            self._ring_rates.load_state_dict(rings)
+        state, saved, record = unpacked(state_dict)
+        self._ring_rates.check_state(state_dict, record)
+        groups = loaded_groups(self.param_groups, saved)
+        super().load_state_dict({"state": state, "param_groups": groups})
+        self._ring_rates.take_up(record)
 
     # For `step` of the subclasses.
 
@@ -203,9 +204,10 @@ class RingOptimizer(Optimizer):
                 for parameters in buckets(ringed):
                     self._ring_rates.factors(group, parameters)
 
-    def _end(self) -> None:
-        if self._ring_rates:
-            self._ring_rates.end_step()
+    def _end(self, is_initial: bool) -> None:
+        self._ring_rates.end_step(is_initial)
+        if self._rings_have_state:
+            self._ring_rates.complete_births()
 
     def _split(
         self,

@@ -38,6 +38,8 @@ class RingRates:
         self.births: list[int] = [0]
         self.steps = 0
         self._history: list[list[float]] = []
+        self._is_initial = False  # all state is of a step that was none
+        self._num_complete = 0  # parameters whose state has births
         self._geometries: dict[tuple[Any, ...], RingGeometry] = {}
         self._batches: dict[tuple[Any, ...], RingBatch] = {}
 
@@ -77,9 +79,24 @@ class RingRates:
                 rate = float(group["lr"])
                 history += [rate] * (self.steps + 1 - len(history))
 
-    def end_step(self) -> None:
-        """Counts the step that ends."""
-        self.steps += 1
+    def end_step(self, is_initial: bool) -> None:
+        """Counts the step that ends, if it was one (`is_initialising`)."""
+        self._is_initial = is_initial
+        self.steps += bool(self) and not is_initial
+
+    def complete_births(self) -> None:
+        """Gives births to all state, so that all has the same keys: what loads goes by those that are there."""
+        state = self._optimizer.state
+        if self.num_rings > 1 and self._num_complete != len(state):
+            for entry in state.values():
+                entry.setdefault("births", (0,) * self.num_rings)
+            self._num_complete = len(state)
+
+    def forget_initial(self) -> None:
+        """Drops state that a step has made which was none: before the next one, and before a growth."""
+        if self._is_initial:
+            self._optimizer.state.clear()
+            self._is_initial = False
 
     def may_have_factors(self, group: Mapping[str, Any]) -> bool:
         """Whether any option of the group makes rates differ from `lr`: one question for all of its parameters."""
@@ -117,6 +134,7 @@ class RingRates:
     def _forget(self) -> None:
         # not emptied: a growth that is undone has the old ones back
         self._geometries, self._batches = {}, {}
+        self._num_complete = 0
 
     def geometry(self, parameter: Tensor) -> RingGeometry:
         """Where its rings lie, kept until rings, shape, type or memory layout change."""
@@ -218,12 +236,14 @@ class RingRates:
             "births": list(self.births),
             "steps": self.steps,
             "history": [list(history) for history in self._history],
+            "is_initial": self._is_initial,
         }
 
     def take(self, other: RingRates, memo: dict[int, Any]) -> None:
         """Becomes a copy of another one, with the parameters that `memo` has for the other's."""
         self.rings = copy.deepcopy(other.rings, memo)
         self.load_state_dict(other.state_dict())
+        self._is_initial = other._is_initial
 
     def __getstate__(self) -> dict[str, Any]:
         return {
@@ -232,18 +252,12 @@ class RingRates:
             "_geometries": {},
         }  # of views of parameters: a copy makes its own
 
-    def check_state(self, state_dict: Mapping[str, Any]) -> None:
-        """Refuses a state_dict of other widths or of another number of rings."""
+    def check_state(self, state_dict: Mapping[str, Any], record: Mapping[str, Any] | None) -> None:
+        """Refuses a state_dict of other widths or of another number of rings, by its record of them."""
         self._check_shapes(state_dict)
-        state = state_dict.get("rings")
-        if state is None:
+        if record is None:
             return
-        missing = [key for key in ("births", "steps", "history") if key not in state]
-        if missing:
-            raise InputError(
-                f"the saved rings lack '{missing[0]}': not whole, or not from gr.optim."
-            )
-        num_saved = len(state["births"])
+        num_saved = len(record["births"])
         if self and num_saved != self.num_rings:
             raise InputError(
                 f"the saved optimizer knows {counted(num_saved, 'ring')}, the model has {self.num_rings}. "
@@ -269,6 +283,14 @@ class RingRates:
                         f"{tuple(parameter.shape)}: the state is of other widths. Bring the model to "
                         "the saved stage first: grower.load_state_dict(...), then the optimizer's."
                     )
+
+    def take_up(self, record: Mapping[str, Any] | None) -> None:
+        """Takes up a saved record, if there is one, after the optimizer took up its state."""
+        if record is not None:
+            self.load_state_dict(record)
+        self._num_complete = 0
+        self._is_initial = record is not None and bool(record.get("is_initial"))
+        self.forget_initial()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes up a saved record."""

@@ -14,14 +14,15 @@ from growthring.errors import InputError
 from growthring.optim.base import RingOptimizer
 from growthring.optim.firststate import CannotTell, check_plain, first_state_of
 from growthring.optim.geometry import as_real
+from growthring.optim.initial import is_initialising
 from growthring.optim.options import (
     RingOptions,
     check_options,
     complete,
     loaded_groups,
-    saved_groups,
 )
 from growthring.optim.ringrates import RingRates, buckets
+from growthring.optim.saving import PLACE, packed, unpacked
 
 AnyOptimizer = TypeVar("AnyOptimizer", bound=Optimizer)
 
@@ -53,7 +54,7 @@ def with_rings(optimizer: AnyOptimizer, **rings: Unpack[RingOptions]) -> AnyOpti
     check_plain(optimizer)
     if ring_rates_of(optimizer) is not None:
         raise InputError(f"this {type(optimizer).__name__} has rings already.")
-    options = complete(rings)
+    options = {**complete(rings), PLACE: None}
     for group in optimizer.param_groups:
         check_options({**options, **group})
         _check_formula(optimizer, group)
@@ -87,6 +88,10 @@ def ring_rates_of(optimizer: Optimizer) -> RingRates | None:
     return ring_rates if isinstance(ring_rates, RingRates) else None
 
 
+def _numbers(group: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in group.items() if isinstance(value, (int, float))}
+
+
 class _Rescaler:
     """Hooks around `step`, `state_dict` and `load_state_dict` of an optimizer."""
 
@@ -94,6 +99,8 @@ class _Rescaler:
         self._ring_rates = RingRates(optimizer)
         self._before: list[tuple[dict[str, Any], list[Tensor], list[Tensor], Tensor]] = []
         self._loaded: Mapping[str, Any] | None = None
+        # the groups before a step that is none (`is_initialising`), which may count in them
+        self._untouched: list[dict[str, Any]] | None = None
         self._optimizer, self._add = optimizer, optimizer.add_param_group
         optimizer.add_param_group = self._add_group  # type: ignore[method-assign]
         optimizer.__deepcopy__ = self._copy  # type: ignore[attr-defined]
@@ -110,7 +117,11 @@ class _Rescaler:
     @torch.no_grad()
     def _begin(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """Keeps the ringed parameters and the factors that their values give."""
-        self._before = []
+        self._before, self._untouched = [], None
+        self._ring_rates.forget_initial()
+        if is_initialising(optimizer):
+            self._untouched = [_numbers(group) for group in optimizer.param_groups]
+            return
         if not self._ring_rates:
             return
         self._ring_rates.begin_step()
@@ -122,33 +133,31 @@ class _Rescaler:
 
     @torch.no_grad()
     def _end(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if not self._ring_rates:
-            return
         for _, params, before, factors in self._before:
             values, old = list(map(as_real, params)), list(map(as_real, before))
             moved = list(torch._foreach_sub(old, values))
             torch._foreach_copy_(values, old)
             self._ring_rates.batch(params).addcmul_(values, moved, factors)
         self._before = []
-        self._ring_rates.end_step()
+        self._ring_rates.end_step(self._untouched is not None)
+        for group, numbers in zip(optimizer.param_groups, self._untouched or (), strict=False):
+            group |= numbers
 
     def _add_group(self, param_group: dict[str, Any]) -> None:
         check_options({**self._optimizer.defaults, **param_group})
         self._add(param_group)
 
     def _save(self, optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
-        saved_groups(state["param_groups"])
-        return {**state, "rings": self._ring_rates.state_dict()}
+        return packed(state, self._ring_rates.state_dict())
 
     def _check(self, optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
-        self._ring_rates.check_state(state)
-        self._loaded = state.get("rings")
-        groups = loaded_groups(optimizer.param_groups, list(state["param_groups"]))
-        return {"state": state["state"], "param_groups": groups}
+        entries, saved, self._loaded = unpacked(state)
+        self._ring_rates.check_state(state, self._loaded)
+        groups = loaded_groups(optimizer.param_groups, saved)
+        return {"state": entries, "param_groups": groups}
 
     def _load(self, optimizer: Optimizer) -> None:
-        if self._loaded is not None:
-            self._ring_rates.load_state_dict(self._loaded)
+        self._ring_rates.take_up(self._loaded)
 
     def _copy(self, memo: dict[int, Any]) -> Optimizer:
         """copy.deepcopy of the optimizer: torch's leaves hooks out, so the copy gets its own."""
