@@ -83,13 +83,20 @@ class RingOptimizer(Optimizer):
             if closure is not None:
                 with torch.enable_grad():
                     loss = closure()
-            self._ring_rates.forget_initial()
-            is_initial = closure is None and is_initialising(self)
-            self._begin()
-            for group in self.param_groups:
-                self._step_group(group)
-            self._end(is_initial)
+            if closure is None and is_initialising(self):
+                with self._ring_rates.no_step():
+                    self._step_groups()
+            else:
+                self._begin()
+                self._step_groups()
+                self._end()
+            if self._rings_have_state:
+                self._ring_rates.complete_births()
         return loss
+
+    def _step_groups(self) -> None:
+        for group in self.param_groups:
+            self._step_group(group)
 
     def _step_group(self, group: dict[str, Any]) -> None:
         """The step of one parameter group."""
@@ -144,6 +151,7 @@ class RingOptimizer(Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """As torch's, with the births of the rings and the rates so far under "rings" of each group."""
+        self._ring_rates.before_saving()
         return packed(super().state_dict(), self._ring_rates.state_dict())
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -193,6 +201,7 @@ class RingOptimizer(Optimizer):
     def _begin(self) -> None:
         """Before a step; nothing has been changed if it raises."""
         self._check_gradients()
+        self._ring_rates.forget_initial()
         if not self._ring_rates:
             return
         self._ring_rates.begin_step()
@@ -204,10 +213,9 @@ class RingOptimizer(Optimizer):
                 for parameters in buckets(ringed):
                     self._ring_rates.factors(group, parameters)
 
-    def _end(self, is_initial: bool) -> None:
-        self._ring_rates.end_step(is_initial)
-        if self._rings_have_state:
-            self._ring_rates.complete_births()
+    def _end(self) -> None:
+        if self._ring_rates:
+            self._ring_rates.end_step()
 
     def _split(
         self,

@@ -34,3 +34,21 @@ def is_initialising(optimizer: Optimizer) -> bool:
         return False
     counts = [torch.count_nonzero(local(grad)).reshape(1) for grad in grads]
     return not any(bool(count) for count in summed(trained, counts))
+
+
+def initialise(optimizer: Optimizer) -> None:
+    """Takes such a step, where torch would not because there are gradients; they and the rates stay as they are."""
+    groups = optimizer.param_groups
+    parameters = [p for group in groups for p in group["params"]]
+    grads, rates = [p.grad for p in parameters], [group.get("lr") for group in groups]
+    try:
+        for p in parameters:
+            p.grad = torch.zeros_like(p) if p.requires_grad else None
+        for group in groups:
+            group["lr"] = 0.0
+        optimizer.step()
+    finally:
+        for p, grad in zip(parameters, grads, strict=True):
+            p.grad = grad
+        for group, rate in zip(groups, rates, strict=True):
+            group["lr"] = rate

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch.optim import Optimizer
 from growthring.core.wording import counted
 from growthring.errors import InputError
 from growthring.optim.geometry import ParameterRings, RingGeometry
+from growthring.optim.initial import initialise
 from growthring.optim.options import option, scales_output
 from growthring.optim.ringbatch import RingBatch
 from growthring.optim.rules import apply_rule, new_ring_factors, own_schedule
@@ -79,10 +81,25 @@ class RingRates:
                 rate = float(group["lr"])
                 history += [rate] * (self.steps + 1 - len(history))
 
-    def end_step(self, is_initial: bool) -> None:
-        """Counts the step that ends, if it was one (`is_initialising`)."""
-        self._is_initial = is_initial
-        self.steps += bool(self) and not is_initial
+    def end_step(self) -> None:
+        """Counts the step that ends."""
+        self.steps += 1
+
+    @contextlib.contextmanager
+    def no_step(self) -> Iterator[None]:
+        """Around a step that is none (`is_initialising`): it knows no rings, and what it leaves is noted."""
+        rings, self.rings = self.rings, {}
+        self._forget()
+        try:
+            yield
+            self.note_initial()
+        finally:
+            self.rings = rings
+            self._forget()
+
+    def note_initial(self) -> None:
+        """All state is of a step that was none."""
+        self._is_initial = True
 
     def complete_births(self) -> None:
         """Gives births to all state, so that all has the same keys: what loads goes by those that are there."""
@@ -96,7 +113,7 @@ class RingRates:
         """Drops state that a step has made which was none: before the next one, and before a growth."""
         if self._is_initial:
             self._optimizer.state.clear()
-            self._is_initial = False
+            self._is_initial, self._num_complete = False, 0
 
     def may_have_factors(self, group: Mapping[str, Any]) -> bool:
         """Whether any option of the group makes rates differ from `lr`: one question for all of its parameters."""
@@ -229,6 +246,14 @@ class RingRates:
                 dense = values.to_dense() if values.is_sparse else values
                 result[rings.name] = self.geometry(p).squares(dense).sqrt()
         return result
+
+    def before_saving(self) -> None:
+        """Makes room for state that a growth has reset: what loads it has such room, and asks for all of it."""
+        if self.num_rings == 1 or self._optimizer.state:
+            return
+        groups = self._optimizer.param_groups
+        if any(p.grad is not None for group in groups for p in group["params"]):
+            initialise(self._optimizer)  # without gradients torch does it
 
     def state_dict(self) -> dict[str, Any]:
         """Births, steps and rates so far: plain numbers."""

@@ -1,14 +1,15 @@
 """What a state_dict says of the rings, where torch's own functions carry it along.
 
-`torch.distributed.checkpoint.state_dict` takes "state" and "param_groups" apart by the names of parameters, may
-flatten both, and loads into what a new optimizer has there already. So each group says under "rings" when rings
-were born (None while the optimizer is in use, which keeps the place), and the births of a parameter are a dict of
-whole numbers, with the same keys for every parameter.
+`torch.distributed.checkpoint.state_dict` takes "state" and "param_groups" apart by the names of parameters,
+flattens what is nested, and loads into the places that a new optimizer has. So each group says under "rings", in
+one string, when rings were born (it is None while the optimizer is in use, which keeps the place); and the births
+of a parameter are a dict of whole numbers, with the same keys for every parameter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Mapping
 from typing import Any
 
 from growthring.errors import InputError
@@ -27,12 +28,11 @@ def packed(state: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any
     groups = []
     for number, group in enumerate(state["param_groups"]):
         histories = record["history"]
-        history = list(histories[number]) if number < len(histories) else []
-        rings = {**record, "births": list(record["births"]), "history": history}
+        history = histories[number] if number < len(histories) else []
+        rings = json.dumps({**record, "history": history})
         is_code = callable(group.get("rate_adaptation"))  # code is not saved
-        groups.append(
-            {**group, **({"rate_adaptation": "callable"} if is_code else {}), PLACE: rings}
-        )
+        rule = {"rate_adaptation": "callable"} if is_code else {}
+        groups.append({**group, **rule, PLACE: rings})
     entries = {}
     for key, entry in state["state"].items():
         entries[key] = entry
@@ -50,14 +50,13 @@ def unpacked(
     Raises:
         InputError: the record is not whole.
     """
+    records = [_read(g[PLACE]) for g in state["param_groups"] if g.get(PLACE) is not None]
+    record = None
+    if records:
+        record = {**records[0], "history": [each["history"] for each in records]}
+    elif PLACE in state:  # at the top, in older files
+        record = _read(state[PLACE])
     groups = [{**group, PLACE: None} for group in state["param_groups"]]
-    records = [g[PLACE] for g in state["param_groups"] if g.get(PLACE) is not None]
-    record = state.get(PLACE)  # at the top, in older files
-    if record is None and records:
-        _check(records)
-        record = {**records[0], "history": [r["history"] for r in records]}
-    if record is not None:
-        _check([record])
     entries = {}
     for key, entry in state["state"].items():
         births = entry.get("births") if isinstance(entry, Mapping) else None
@@ -68,10 +67,12 @@ def unpacked(
     return entries, groups, record
 
 
-def _check(records: Sequence[Mapping[str, Any]]) -> None:
-    for record in records:
-        missing = [key for key in FIELDS if key not in record]
-        if missing:
-            raise InputError(
-                f"the saved rings lack '{missing[0]}': not whole, or not from gr.optim."
-            )
+def _read(saved: Any) -> dict[str, Any]:
+    try:
+        record = json.loads(saved) if isinstance(saved, str) else dict(saved)
+    except (TypeError, ValueError):
+        record = {}
+    missing = [key for key in FIELDS if key not in record]
+    if missing:
+        raise InputError(f"the saved rings lack '{missing[0]}': not whole, or not from gr.optim.")
+    return record

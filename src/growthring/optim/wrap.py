@@ -110,6 +110,7 @@ class _Rescaler:
         optimizer.gradient_norms = self._ring_rates.gradient_norms  # type: ignore[attr-defined]
         optimizer.register_step_pre_hook(self._begin)
         optimizer.register_step_post_hook(self._end)
+        optimizer.register_state_dict_pre_hook(lambda _: self._ring_rates.before_saving())
         optimizer.register_state_dict_post_hook(self._save)
         optimizer.register_load_state_dict_pre_hook(self._check)
         optimizer.register_load_state_dict_post_hook(self._load)
@@ -139,9 +140,12 @@ class _Rescaler:
             torch._foreach_copy_(values, old)
             self._ring_rates.batch(params).addcmul_(values, moved, factors)
         self._before = []
-        self._ring_rates.end_step(self._untouched is not None)
-        for group, numbers in zip(optimizer.param_groups, self._untouched or (), strict=False):
-            group |= numbers
+        if self._untouched is not None:
+            self._ring_rates.note_initial()
+            for group, numbers in zip(optimizer.param_groups, self._untouched, strict=True):
+                group |= numbers
+        elif self._ring_rates:
+            self._ring_rates.end_step()
 
     def _add_group(self, param_group: dict[str, Any]) -> None:
         check_options({**self._optimizer.defaults, **param_group})
