@@ -14,6 +14,7 @@ from torch.optim.optimizer import ParamsT
 from growthring.optim.ages import corrections, differ, settled_age
 from growthring.optim.base import RingOptimizer
 from growthring.optim.options import RingOptions
+from growthring.optim.shards import gradients, locals_of
 
 # Of parameters whose ring steps share their calls; portions that a cache holds are cut from it.
 BATCH_ENTRIES = 1 << 22
@@ -87,7 +88,7 @@ class Adam(RingOptimizer, torch.optim.Adam):
             lists[4] = [None] * len(lists[0])
         split = self._split(group, lists, BATCH_ENTRIES)
         beta1, beta2 = group["betas"]
-        plain, their_grads, means, squares, largest, steps = split.plain
+        plain, their_grads, means, squares, largest, steps = _parts(*split.plain)
         adam(
             plain,
             their_grads,
@@ -112,7 +113,7 @@ class Adam(RingOptimizer, torch.optim.Adam):
             decoupled_weight_decay=group["decoupled_weight_decay"],
         )
         for part in split.ringed:
-            self._ring_step(group, *part)
+            self._ring_step(group, part[0], *_parts(*part))
 
     def _is_ringed_now(self, group: Mapping[str, Any], parameter: Tensor) -> bool:
         """Whether rates differ, or bias corrections do: those of old rings are 1, as torch's for the whole."""
@@ -126,6 +127,7 @@ class Adam(RingOptimizer, torch.optim.Adam):
     def _ring_step(
         self,
         group: dict[str, Any],
+        owners: list[Tensor],
         params: list[Tensor],
         grads: list[Tensor],
         means: list[Tensor],
@@ -139,10 +141,10 @@ class Adam(RingOptimizer, torch.optim.Adam):
         m / ((√v + ε√b₂) · b₁ / (lr·f_k·√b₂)), it takes as many passes over memory as torch's.
         """
         beta1, beta2 = (float(beta) for beta in group["betas"])
-        batch, decay, lr = self._batch(params), group["weight_decay"], group["lr"]
-        rates = self._factors(group, params) * lr
+        batch, decay, lr = self._batch(owners), group["weight_decay"], group["lr"]
+        rates = self._factors(group, owners) * lr
         torch._foreach_add_(steps, torch.tensor(1.0))
-        table = self._ages(group, params)
+        table = self._ages(group, owners)
         first = corrections(beta1, table, rates)
         second = corrections(beta2, table, rates).sqrt_()
         scales = first / (rates * second)
@@ -150,7 +152,7 @@ class Adam(RingOptimizer, torch.optim.Adam):
         still = rates == 0  # divided by infinity: no update
         tables = [scales.masked_fill(still, 0), offsets.masked_fill(still, math.inf)]
         decays = bool(decay != 0 and group["decoupled_weight_decay"])
-        if decays and any(self._ring_rates.has_factors(group, p) for p in params):
+        if decays and any(self._ring_rates.has_factors(group, p) for p in owners):
             tables.append(1 - rates * decay)
         lists: list[list[Any]] = [params, grads, means, squares]
         if group["amsgrad"]:
@@ -171,6 +173,11 @@ class Adam(RingOptimizer, torch.optim.Adam):
                 torch._foreach_maximum_(top, v)
                 v = top
             batch.divide_by_(chosen, w, m, v, scale, offset)
+
+
+def _parts(params: list[Any], grads: list[Any], *others: list[Any]) -> list[list[Any]]:
+    """Parallel lists of what is here, where parameters are cut into shards."""
+    return [locals_of(params), gradients(params, grads), *map(locals_of, others)]
 
 
 class AdamW(Adam, torch.optim.AdamW):

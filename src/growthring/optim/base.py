@@ -25,7 +25,8 @@ from growthring.optim.options import (
 )
 from growthring.optim.ringbatch import RingBatch
 from growthring.optim.ringrates import CACHE_ENTRIES, RingRates, buckets
-from growthring.optim.saving import PLACE, packed, unpacked
+from growthring.optim.saving import PLACE, check_saved, packed, unpacked
+from growthring.optim.shards import Sums
 
 
 class RingOptimizer(Optimizer):
@@ -88,7 +89,9 @@ class RingOptimizer(Optimizer):
                     self._step_groups()
             else:
                 self._begin()
-                self._step_groups()
+                with self._ring_rates.totals(self._sums()):
+                    self._check_rules()
+                    self._step_groups()
                 self._end()
             if self._rings_have_state:
                 self._ring_rates.complete_births()
@@ -161,7 +164,7 @@ class RingOptimizer(Optimizer):
             InputError: it is of other widths or another number of rings; nothing is changed then.
         """
         state, saved, record = unpacked(state_dict)
-        self._ring_rates.check_state(state_dict, record)
+        check_saved(self._ring_rates, self, state_dict, record)
         groups = loaded_groups(self.param_groups, saved)
         super().load_state_dict({"state": state, "param_groups": groups})
         self._ring_rates.take_up(record)
@@ -205,10 +208,17 @@ class RingOptimizer(Optimizer):
         if not self._ring_rates:
             return
         self._ring_rates.begin_step()
+
+    def _sums(self) -> Sums:
+        """What a subclass has to know of whole parameters that are cut into shards; the same on all processes."""
+        return ()
+
+    def _check_rules(self) -> None:
+        if not self._ring_rates:
+            return
         for group in self.param_groups:
-            if callable(
-                group["rate_adaptation"]
-            ):  # a user's code may fail: better now than half-way
+            # a user's code may fail: better now than half-way
+            if callable(group["rate_adaptation"]):
                 ringed = [p for p in group["params"] if self._ring_rates.has_factors(group, p)]
                 for parameters in buckets(ringed):
                     self._ring_rates.factors(group, parameters)

@@ -12,7 +12,12 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from torch import Tensor
+from torch.optim import Optimizer
+
+from growthring.core.wording import counted
 from growthring.errors import InputError
+from growthring.optim.ringrates import RingRates
 
 PLACE = "rings"
 FIELDS = ("births", "steps", "history")
@@ -76,3 +81,49 @@ def _read(saved: Any) -> dict[str, Any]:
     if missing:
         raise InputError(f"the saved rings lack '{missing[0]}': not whole, or not from gr.optim.")
     return record
+
+
+def check_saved(
+    ring_rates: RingRates,
+    optimizer: Optimizer,
+    saved: Mapping[str, Any],
+    record: Mapping[str, Any] | None,
+) -> None:
+    """Refuses a state_dict of other widths or of another number of rings.
+
+    Args:
+        ring_rates: of the optimizer.
+        optimizer: that would load it.
+        saved: the state_dict.
+        record: what it says of the rings, if anything.
+    """
+    _check_shapes(ring_rates, optimizer, saved)
+    num_saved = ring_rates.num_rings if record is None else len(record["births"])
+    if ring_rates and num_saved != ring_rates.num_rings:
+        raise InputError(
+            f"the saved optimizer knows {counted(num_saved, 'ring')}, the model has {ring_rates.num_rings}. "
+            "Bring the model to the saved stage first: grower.load_state_dict(...), then the optimizer's."
+        )
+
+
+def _check_shapes(
+    ring_rates: RingRates, optimizer: Optimizer, state_dict: Mapping[str, Any]
+) -> None:
+    groups, saved = optimizer.param_groups, state_dict["param_groups"]
+    if [len(g["params"]) for g in groups] != [len(g["params"]) for g in saved]:
+        return  # torch says it
+    own = [p for group in groups for p in group["params"]]
+    ids = [i for group in saved for i in group["params"]]
+    for parameter, i in zip(own, ids, strict=True):
+        for key, value in state_dict["state"].get(i, {}).items():
+            if not isinstance(value, Tensor) or value.dim() != parameter.dim():
+                continue
+            pairs = zip(value.shape, parameter.shape, strict=True)
+            if any(n not in (1, m) for n, m in pairs):
+                rings = ring_rates.rings.get(parameter)
+                name = f"'{rings.name}'" if rings else f"parameter {i}"
+                raise InputError(
+                    f"the saved '{key}' of {name} is {tuple(value.shape)}, the parameter "
+                    f"{tuple(parameter.shape)}: the state is of other widths. Bring the model to "
+                    "the saved stage first: grower.load_state_dict(...), then the optimizer's."
+                )

@@ -12,6 +12,7 @@ from torch.optim.sgd import sgd
 
 from growthring.optim.base import RingOptimizer
 from growthring.optim.options import RingOptions
+from growthring.optim.shards import gradients, keep, locals_of
 
 
 class SGD(RingOptimizer, torch.optim.SGD):
@@ -73,10 +74,12 @@ class SGD(RingOptimizer, torch.optim.SGD):
         if group["momentum"] == 0:
             buffers = [None] * len(params)
         split = self._split(group, [params, grads, buffers])
+        parts = [self._parts(*lists) for lists in (split.plain, *split.ringed)]
+        params, grads, buffers = parts[0]
         sgd(
-            split.plain[0],
-            split.plain[1],
-            split.plain[2],
+            params,
+            grads,
+            buffers,
             weight_decay=group["weight_decay"],
             momentum=group["momentum"],
             lr=group["lr"],
@@ -89,24 +92,29 @@ class SGD(RingOptimizer, torch.optim.SGD):
             grad_scale=getattr(self, "grad_scale", None),
             found_inf=getattr(self, "found_inf", None),
         )
-        for part in split.ringed:
-            self._ring_step(group, *part)
+        for (owners, *_), part in zip(split.ringed, parts[1:], strict=True):
+            self._ring_step(group, owners, *part)
         if group["momentum"] != 0:
-            for ps, _, bs in [split.plain, *split.ringed]:
+            for (ps, *_), (_, _, bs) in zip((split.plain, *split.ringed), parts, strict=True):
                 for p, buffer in zip(ps, bs, strict=True):
-                    self.state[p]["momentum_buffer"] = buffer
+                    keep(self.state[p], "momentum_buffer", buffer, p)
+
+    @staticmethod
+    def _parts(params: list[Any], grads: list[Any], buffers: list[Any]) -> list[list[Any]]:
+        return [locals_of(params), gradients(params, grads), locals_of(buffers)]
 
     def _ring_step(
         self,
         group: dict[str, Any],
+        owners: list[Tensor],
         params: list[Tensor],
         grads: list[Tensor],
         buffers: list[Tensor | None],
     ) -> None:
         """The step of parameters that have rings; `buffers` is filled where it holds None."""
-        rates = self._factors(group, params) * group["lr"]
+        rates = self._factors(group, owners) * group["lr"]
         updates = momentum_updates(group, params, grads, buffers)
-        self._batch(params).addcmul_(params, updates, rates)
+        self._batch(owners).addcmul_(params, updates, rates)
 
 
 def momentum_updates(

@@ -7,13 +7,16 @@ local sums that are sent together: one reduction for all parameters, as each cos
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, distributed as dist
 
 from growthring.errors import InputError
+
+# What a sum is called, the parameter that it is over, and the sum over the part that is here.
+Sums = Sequence[tuple[str, Tensor, Tensor]]
 
 
 def is_cut(tensor: Tensor) -> bool:
@@ -35,9 +38,22 @@ def local(tensor: Tensor) -> Tensor:
     return part
 
 
-def locals_of(tensors: Sequence[Any]) -> list[Any]:
+def locals_of(tensors: Iterable[Any]) -> list[Any]:
     """`local` of those that are tensors."""
     return [local(t) if isinstance(t, Tensor) else t for t in tensors]
+
+
+def gradients(parameters: Sequence[Tensor], grads: Sequence[Tensor]) -> list[Tensor]:
+    """The parts of gradients that belong to the parts of parameters that are here."""
+    parts = []
+    for parameter, grad in zip(parameters, grads, strict=True):
+        if is_cut(parameter):
+            whole: Any = parameter
+            cut: Any = grad
+            if cut.placements != whole.placements:  # sums that tensor parallelism has put off
+                grad = cut.redistribute(placements=whole.placements)
+        parts.append(local(grad))
+    return parts
 
 
 def like(part: Tensor, parameter: Tensor) -> Tensor:
@@ -54,6 +70,14 @@ def like(part: Tensor, parameter: Tensor) -> Tensor:
         stride=cut.stride(),
     )
     return whole
+
+
+def keep(state: dict[str, Any], key: str, part: Tensor | None, parameter: Tensor) -> None:
+    """Puts a part of this process into a parameter's state, where it was not made of what is there already."""
+    if not is_cut(parameter):
+        state[key] = part
+    elif part is not None and state.get(key) is None:
+        state[key] = like(part, parameter)
 
 
 def positions(tensor: Tensor, name: str) -> list[Tensor]:

@@ -22,7 +22,8 @@ from growthring.optim.options import (
     loaded_groups,
 )
 from growthring.optim.ringrates import RingRates, buckets
-from growthring.optim.saving import PLACE, packed, unpacked
+from growthring.optim.saving import PLACE, check_saved, packed, unpacked
+from growthring.optim.shards import local, locals_of
 
 AnyOptimizer = TypeVar("AnyOptimizer", bound=Optimizer)
 
@@ -126,16 +127,18 @@ class _Rescaler:
         if not self._ring_rates:
             return
         self._ring_rates.begin_step()
-        for group in optimizer.param_groups:
-            ringed = [p for p in group["params"] if self._ring_rates.has_factors(group, p)]
-            for params in buckets(ringed):
-                factors = self._ring_rates.factors(group, params)
-                self._before.append((group, params, [p.detach().clone() for p in params], factors))
+        with self._ring_rates.totals():
+            for group in optimizer.param_groups:
+                ringed = [p for p in group["params"] if self._ring_rates.has_factors(group, p)]
+                for params in buckets(ringed):
+                    factors = self._ring_rates.factors(group, params)
+                    kept = [local(p).clone() for p in params]
+                    self._before.append((group, params, kept, factors))
 
     @torch.no_grad()
     def _end(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         for _, params, before, factors in self._before:
-            values, old = list(map(as_real, params)), list(map(as_real, before))
+            values, old = list(map(as_real, locals_of(params))), list(map(as_real, before))
             moved = list(torch._foreach_sub(old, values))
             torch._foreach_copy_(values, old)
             self._ring_rates.batch(params).addcmul_(values, moved, factors)
@@ -156,7 +159,7 @@ class _Rescaler:
 
     def _check(self, optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
         entries, saved, self._loaded = unpacked(state)
-        self._ring_rates.check_state(state, self._loaded)
+        check_saved(self._ring_rates, optimizer, state, self._loaded)
         groups = loaded_groups(optimizer.param_groups, saved)
         return {"state": entries, "param_groups": groups}
 
