@@ -14,8 +14,7 @@ from growthring.optim.ages import ages, corrections
 from growthring.optim.base import RingOptimizer
 from growthring.optim.geometry import as_real
 from growthring.optim.options import RingOptions, option
-from growthring.optim.ringbatch import RingBatch
-from growthring.optim.ringrates import buckets
+from growthring.optim.ringbatch import RingBatch, buckets
 from growthring.optim.shards import Sums, gradients, is_cut, local, locals_of
 
 

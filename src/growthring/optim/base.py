@@ -23,8 +23,8 @@ from growthring.optim.options import (
     option,
     settle,
 )
-from growthring.optim.ringbatch import RingBatch
-from growthring.optim.ringrates import CACHE_ENTRIES, RingRates, buckets
+from growthring.optim.ringbatch import CACHE_ENTRIES, RingBatch, buckets
+from growthring.optim.ringrates import RingRates
 from growthring.optim.saving import PLACE, check_saved, packed, unpacked
 from growthring.optim.shards import Sums
 

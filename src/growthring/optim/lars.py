@@ -13,7 +13,7 @@ from torch.optim.optimizer import ParamsT
 from growthring.errors import InputError
 from growthring.optim.base import RingOptimizer
 from growthring.optim.options import RingOptions
-from growthring.optim.ringrates import buckets
+from growthring.optim.ringbatch import buckets
 from growthring.optim.sgd import momentum_updates
 from growthring.optim.shards import Sums, gradients, is_cut, keep, local, locals_of
 

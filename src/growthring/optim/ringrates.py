@@ -15,12 +15,9 @@ from growthring.errors import InputError
 from growthring.optim.geometry import ParameterRings, RingGeometry
 from growthring.optim.initial import initialise
 from growthring.optim.options import option, scales_output
-from growthring.optim.ringbatch import RingBatch
+from growthring.optim.ringbatch import RingBatch, buckets
 from growthring.optim.rules import apply_rule, new_ring_factors, own_schedule
 from growthring.optim.shards import Sums, is_cut, local, summed
-
-# A step is several passes over memory: on a CPU, all of them over one portion at a time.
-CACHE_ENTRIES = 1 << 19
 
 
 class RingRates:
@@ -345,19 +342,3 @@ class RingRates:
 def _key(parameter: Tensor) -> tuple[Any, ...]:
     p = parameter
     return (id(p), p.shape, p.dtype, p.device, p.is_contiguous())
-
-
-def buckets(
-    parameters: Sequence[Tensor], most_entries: float = CACHE_ENTRIES
-) -> list[list[Tensor]]:
-    """Parameters by device and type, on the CPU at most so many entries together, or one parameter."""
-    result: dict[tuple[Any, ...], list[Tensor]] = {}
-    portion, size = 0, 0
-    for p in parameters:
-        if p.device.type == "cpu":
-            entries = local(p.detach()).numel()
-            size += entries
-            if size > most_entries:
-                portion, size = portion + 1, entries
-        result.setdefault((p.device, p.dtype, portion), []).append(p)
-    return list(result.values())

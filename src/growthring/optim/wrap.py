@@ -21,7 +21,8 @@ from growthring.optim.options import (
     complete,
     loaded_groups,
 )
-from growthring.optim.ringrates import RingRates, buckets
+from growthring.optim.ringbatch import buckets
+from growthring.optim.ringrates import RingRates
 from growthring.optim.saving import PLACE, check_saved, packed, unpacked
 from growthring.optim.shards import local, locals_of
 
