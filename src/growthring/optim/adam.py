@@ -14,7 +14,7 @@ from torch.optim.optimizer import ParamsT
 from growthring.optim.ages import corrections, differ, settled_age
 from growthring.optim.base import RingOptimizer
 from growthring.optim.options import RingOptions
-from growthring.optim.shards import gradients, locals_of
+from growthring.optim.shards import parts
 
 # Of parameters whose ring steps share their calls; portions that a cache holds are cut from it.
 BATCH_ENTRIES = 1 << 22
@@ -88,7 +88,7 @@ class Adam(RingOptimizer, torch.optim.Adam):
             lists[4] = [None] * len(lists[0])
         split = self._split(group, lists, BATCH_ENTRIES)
         beta1, beta2 = group["betas"]
-        plain, their_grads, means, squares, largest, steps = _parts(*split.plain)
+        plain, their_grads, means, squares, largest, steps = parts(*split.plain)
         adam(
             plain,
             their_grads,
@@ -113,7 +113,7 @@ class Adam(RingOptimizer, torch.optim.Adam):
             decoupled_weight_decay=group["decoupled_weight_decay"],
         )
         for part in split.ringed:
-            self._ring_step(group, part[0], *_parts(*part))
+            self._ring_step(group, part[0], *parts(*part))
 
     def _is_ringed_now(self, group: Mapping[str, Any], parameter: Tensor) -> bool:
         """Whether rates differ, or bias corrections do: those of old rings are 1, as torch's for the whole."""
@@ -173,11 +173,6 @@ class Adam(RingOptimizer, torch.optim.Adam):
                 torch._foreach_maximum_(top, v)
                 v = top
             batch.divide_by_(chosen, w, m, v, scale, offset)
-
-
-def _parts(params: list[Any], grads: list[Any], *others: list[Any]) -> list[list[Any]]:
-    """Parallel lists of what is here, where parameters are cut into shards."""
-    return [locals_of(params), gradients(params, grads), *map(locals_of, others)]
 
 
 class AdamW(Adam, torch.optim.AdamW):

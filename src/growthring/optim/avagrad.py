@@ -15,7 +15,7 @@ from growthring.optim.base import RingOptimizer
 from growthring.optim.geometry import as_real
 from growthring.optim.options import RingOptions, option
 from growthring.optim.ringbatch import RingBatch, buckets
-from growthring.optim.shards import Sums, gradients, is_cut, local, locals_of
+from growthring.optim.shards import Sums, is_cut, local, parts
 
 
 class AvaGrad(RingOptimizer, Optimizer):
@@ -92,12 +92,11 @@ class AvaGrad(RingOptimizer, Optimizer):
         """Parameters of one device and type. Without rings each is one ring: the same formula."""
         beta1, beta2 = group["betas"]
         batch, factors = self._ring_rates.batch(params), self._ring_rates.factors(group, params)
-        grads = gradients(params, [p.grad for p in params if p.grad is not None])
-        grads = list(map(as_real, grads))
+        here = parts(params, [p.grad for p in params])
+        values, grads = (list(map(as_real, each)) for each in here)
         states = [self.state[p] for p in params]
         torch._foreach_add_([s["step"] for s in states], torch.tensor(1.0))
         table = self._ages(group, params)
-        values = list(map(as_real, locals_of(params)))
         means = [as_real(local(s["exp_avg"])) for s in states]
         squares = [as_real(local(s["exp_avg_sq"])) for s in states]
         if group["maximize"]:

@@ -15,7 +15,7 @@ from growthring.optim.base import RingOptimizer
 from growthring.optim.options import RingOptions
 from growthring.optim.ringbatch import buckets
 from growthring.optim.sgd import momentum_updates
-from growthring.optim.shards import Sums, gradients, is_cut, keep, local, locals_of
+from growthring.optim.shards import Sums, is_cut, keep, local, locals_of, parts
 
 
 class LARS(RingOptimizer, Optimizer):
@@ -87,8 +87,8 @@ class LARS(RingOptimizer, Optimizer):
 
     def _step(self, group: dict[str, Any], params: list[Tensor]) -> None:
         """Parameters of one device and type."""
-        owners, params = params, locals_of(params)
-        grads = gradients(owners, [p.grad for p in owners if p.grad is not None])
+        owners = params
+        params, grads = parts(owners, [p.grad for p in owners])
         decay, trust = group["weight_decay"], group["trust_coefficient"]
         if group["maximize"]:
             grads = list(torch._foreach_neg(grads))
@@ -108,9 +108,9 @@ class LARS(RingOptimizer, Optimizer):
         _, plain_params, plain_updates = split.plain
         if plain_params:
             torch._foreach_add_(plain_params, torch._foreach_mul(plain_updates, -group["lr"]))
-        for ringed, parts, theirs in split.ringed:
+        for ringed, here, theirs in split.ringed:
             rates = self._factors(group, ringed) * group["lr"]
-            self._batch(ringed).addcmul_(parts, theirs, rates)
+            self._batch(ringed).addcmul_(here, theirs, rates)
 
     def _sums(self) -> Sums:
         return [
@@ -143,6 +143,6 @@ def _squares(weight: Tensor, gradient: Tensor | None) -> Tensor:
     if gradient is None:
         norms.append(torch.zeros_like(norms[0]))
     else:
-        (g,) = gradients([weight], [gradient])
+        _, (g,) = parts([weight], [gradient])
         norms.append(torch.linalg.vector_norm(g, dtype=wide))
     return torch.stack(norms).square_()

@@ -12,7 +12,7 @@ from torch.optim.sgd import sgd
 
 from growthring.optim.base import RingOptimizer
 from growthring.optim.options import RingOptions
-from growthring.optim.shards import gradients, keep, locals_of
+from growthring.optim.shards import keep, parts
 
 
 class SGD(RingOptimizer, torch.optim.SGD):
@@ -74,8 +74,8 @@ class SGD(RingOptimizer, torch.optim.SGD):
         if group["momentum"] == 0:
             buffers = [None] * len(params)
         split = self._split(group, [params, grads, buffers])
-        parts = [self._parts(*lists) for lists in (split.plain, *split.ringed)]
-        params, grads, buffers = parts[0]
+        here = [parts(*lists) for lists in (split.plain, *split.ringed)]
+        params, grads, buffers = here[0]
         sgd(
             params,
             grads,
@@ -92,16 +92,12 @@ class SGD(RingOptimizer, torch.optim.SGD):
             grad_scale=getattr(self, "grad_scale", None),
             found_inf=getattr(self, "found_inf", None),
         )
-        for (owners, *_), part in zip(split.ringed, parts[1:], strict=True):
+        for (owners, *_), part in zip(split.ringed, here[1:], strict=True):
             self._ring_step(group, owners, *part)
         if group["momentum"] != 0:
-            for (ps, *_), (_, _, bs) in zip((split.plain, *split.ringed), parts, strict=True):
+            for (ps, *_), (_, _, bs) in zip((split.plain, *split.ringed), here, strict=True):
                 for p, buffer in zip(ps, bs, strict=True):
                     keep(self.state[p], "momentum_buffer", buffer, p)
-
-    @staticmethod
-    def _parts(params: list[Any], grads: list[Any], buffers: list[Any]) -> list[list[Any]]:
-        return [locals_of(params), gradients(params, grads), locals_of(buffers)]
 
     def _ring_step(
         self,

@@ -19,14 +19,18 @@ from growthring.errors import InputError
 Sums = Sequence[tuple[str, Tensor, Tensor]]
 
 
+def _kind() -> type | tuple[()]:
+    module: Any = sys.modules.get("torch.distributed.tensor")  # never imported: nothing is cut
+    return () if module is None else module.DTensor
+
+
 def is_cut(tensor: Tensor) -> bool:
     """Whether a tensor is a DTensor, of which this process holds a part.
 
     >>> is_cut(torch.ones(2))
     False
     """
-    module = sys.modules.get("torch.distributed.tensor")  # never imported: nothing is cut
-    return module is not None and isinstance(tensor, module.DTensor)
+    return isinstance(tensor, _kind())
 
 
 def local(tensor: Tensor) -> Tensor:
@@ -40,20 +44,24 @@ def local(tensor: Tensor) -> Tensor:
 
 def locals_of(tensors: Iterable[Any]) -> list[Any]:
     """`local` of those that are tensors."""
-    return [local(t) if isinstance(t, Tensor) else t for t in tensors]
+    kind = _kind()
+    return [local(t) if isinstance(t, kind) else t for t in tensors]
 
 
-def gradients(parameters: Sequence[Tensor], grads: Sequence[Tensor]) -> list[Tensor]:
-    """The parts of gradients that belong to the parts of parameters that are here."""
-    parts = []
+def parts(parameters: list[Any], grads: list[Any], *others: list[Any]) -> list[list[Any]]:
+    """Parallel lists of what is here: of parameters, their gradients, and their state, None where there is none.
+
+    Nothing is copied, and lists without shards are those that were given.
+    """
+    kind = _kind()
+    if not any(isinstance(p, kind) for p in parameters):
+        return [parameters, grads, *others]
+    own = []
     for parameter, grad in zip(parameters, grads, strict=True):
-        if is_cut(parameter):
-            whole: Any = parameter
-            cut: Any = grad
-            if cut.placements != whole.placements:  # sums that tensor parallelism has put off
-                grad = cut.redistribute(placements=whole.placements)
-        parts.append(local(grad))
-    return parts
+        if isinstance(parameter, kind) and grad.placements != parameter.placements:
+            grad = grad.redistribute(placements=parameter.placements)  # sums that were put off
+        own.append(local(grad))
+    return [locals_of(parameters), own, *map(locals_of, others)]
 
 
 def like(part: Tensor, parameter: Tensor) -> Tensor:
