@@ -11,6 +11,8 @@ from torch.nn.parallel import DistributedDataParallel
 import growthring as gr
 from growthring.checkpoint.onetensor import from_tensor, to_tensor
 from growthring.errors import GrowthError
+from growthring.growing.matching import parameter_rings
+from growthring.growing.states import states_of
 from tests.distributed.test_ddp import STEPS, data, planned, weights
 from tests.distributed_helpers import on_ranks
 from tests.optim.nets import assert_same
@@ -123,6 +125,73 @@ def test_one_process_goes_on_bit_for_bit(tmp_path, kind):
     assert_same(train_and_save(0, 1, kind, tmp_path, moments), whole)  # saving leaves no trace
     for moment in moments:
         assert_same(go_on(0, 1, kind, tmp_path, 1, moment), whole)
+
+
+# A model that fully_shard cuts, at the stage that it was saved in.
+
+
+def sharded(folder):
+    """Shapes before weights: the seed grows to them before it is cut; then the optimizer, and all loads."""
+    from torch.distributed.fsdp import fully_shard
+
+    plan = planned()
+    model, growth = plan.build_seed(), gr.read_growth(folder)
+    grower = gr.Grower(model, plan)
+    grower.load_state_dict(growth)
+    for layer in model:
+        if list(layer.parameters()):
+            fully_shard(layer)
+    fully_shard(model)
+    optimizer = OPTIMIZERS["AdamW"](model.parameters())
+    torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.6, STEPS)  # it writes into the groups
+    optimizer.bind_rings(parameter_rings(model, plan, grower.rings))  # as a Grower does
+    states = states_of(model, [], [optimizer], None)
+    dcp.load(states, checkpoint_id=folder)
+    return model, optimizer, {**states, "growth": to_tensor(growth)}
+
+
+def steps_on_shards(rank, folder, moments, again):
+    """Three steps of a model that one process saved, saved once more; weights as they are then."""
+    ends = []
+    for moment in moments:
+        model, optimizer, states = sharded(folder / f"AdamW1-{moment}")
+        for step in range(moment, moment + 3):
+            optimizer.zero_grad()
+            model(data(step)[rank::2]).square().mean().backward()
+            optimizer.step()
+        dcp.save(states, checkpoint_id=again / str(moment))
+        ends.append({n: p.full_tensor().detach() for n, p in model.named_parameters()})
+    return ends
+
+
+def steps(run, moment):
+    """The same without growing or fading on."""
+    for step in range(moment, moment + 3):
+        run.optimizer.zero_grad()
+        run.model(data(step)).square().mean().backward()
+        run.optimizer.step()
+    return run
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_shards_load_what_one_process_saved_and_the_other_way_round(tmp_path):
+    moments = [2, 6]  # in the first, statistics are fading in
+    train_and_save(0, 1, "AdamW", tmp_path, moments)
+    ended = on_ranks(steps_on_shards, tmp_path, moments, tmp_path)
+    for i, moment in enumerate(moments):
+        run = steps(Run(0, 1, "AdamW").load(tmp_path / f"AdamW1-{moment}"), moment)
+        for each in ended:
+            assert_close(each[i], weights(run.model))
+        back = Run(0, 1, "AdamW")
+        back.grower.load_state_dict(gr.read_growth(tmp_path / str(moment)))
+        states = states_of(back.model, [], [back.optimizer], None)
+        dcp.load(states, checkpoint_id=tmp_path / str(moment))
+        assert_close(weights(back.model), weights(run.model))
+        assert_same(*(r.optimizer.state_dict()["param_groups"][0]["rings"] for r in (back, run)))
+        for one in (back, run):
+            steps(one, moment + 3)
+        assert_close(weights(back.model), weights(run.model))
 
 
 # Torch's functions, whatever they are asked for.

@@ -19,7 +19,7 @@ from growthring.errors import InputError
 Sums = Sequence[tuple[str, Tensor, Tensor]]
 
 
-def _kind() -> type | tuple[()]:
+def _kind() -> Any:
     module: Any = sys.modules.get("torch.distributed.tensor")  # never imported: nothing is cut
     return () if module is None else module.DTensor
 
