@@ -17,7 +17,7 @@ from growthring.optim.held import held_optimizers
 from growthring.optim.prepared import plain_optimizer
 
 try:
-    from accelerate import Accelerator
+    from accelerate import Accelerator  # type: ignore[import-untyped]
 except ImportError as error:
     raise ImportError(
         "growthring.integrations.accelerate needs Accelerate: pip install 'growthring[accelerate]'"
