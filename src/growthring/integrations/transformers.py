@@ -123,7 +123,7 @@ class GrowthCallback(TrainerCallback):
 
     def make_grower(self, model: nn.Module, optimizer: Any) -> None:
         """Makes the Grower of a run that begins, or goes on, with this model and optimizer."""
-        wrapped = (live_wrappers(model) or [model])[0]
+        wrapped = next(iter(live_wrappers(model)), model)
         self.grower = Grower(wrapped, self.plan, optimizer, **self.options)
 
     def resume(self, folder: str, model: nn.Module, optimizer: Any = None) -> None:
