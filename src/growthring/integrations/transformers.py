@@ -83,7 +83,7 @@ class GrowthCallback(TrainerCallback):
                     "plan.build_seed(); to go on from a checkpoint, trainer.train(resume_from_checkpoint=...)."
                 )
         assert self.grower is not None
-        step = self.grower.state_dict()["pace"]["step"]
+        step = self.grower.num_steps
         if step != state.global_step and not (self.grower.is_complete and step):
             raise InputError(
                 f"the Trainer is at step {state.global_step:,}, the growth at step {step:,}. Start from "
