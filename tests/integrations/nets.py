@@ -22,7 +22,7 @@ def net():
     return Net()
 
 
-def data(count=64):
+def data(count=64, dtype=torch.float32):
     draw = torch.Generator().manual_seed(1)
-    x = torch.randn(count, 4, generator=draw)
+    x = torch.randn(count, 4, generator=draw, dtype=torch.float64).to(dtype)
     return torch.utils.data.TensorDataset(x, x[:, :3].argmax(1))

@@ -3,8 +3,6 @@
 import copy
 import itertools
 import os
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -37,28 +35,29 @@ def fresh_state():
     accelerate.state.AcceleratorState._reset_state(True)
 
 
-def planned(**options):
-    return gr.plan(net(), torch.randn(2, 4), **{"total_steps": STEPS, "stages": 3, **options})
+def planned(dtype=torch.float32, **options):
+    inputs = torch.randn(2, 4, dtype=dtype)
+    return gr.plan(net().to(dtype), inputs, **{"total_steps": STEPS, "stages": 3, **options})
 
 
 class Run:
     """A training script as the documents of Accelerate have it."""
 
-    def __init__(
-        self, plan, make="gr.AdamW", order="before", folder=None, accumulate=1, **settings
-    ):
+    def __init__(self, plan, make="gr.AdamW", order="before", accumulate=1, per=1, **settings):
         torch.manual_seed(3)
         self.accelerator = accelerate.Accelerator(
             cpu=True, gradient_accumulation_steps=accumulate, **settings
         )
         model = plan.build_seed()
         optimizer = OPTIMIZERS[make](model.parameters())
-        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: 1 - n / (2 * STEPS))
-        batch = torch.utils.data.DataLoader(data(), batch_size=8)
+        # per: processes of the run that this one, alone, does the work of
+        rate = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: 1 - n * per / (2 * STEPS))
+        rows = data(dtype=next(model.parameters()).dtype)
+        batch = torch.utils.data.DataLoader(rows, batch_size=8 * per)
         options = {"generator": torch.Generator().manual_seed(5), "fade": 0.9}
         if order == "grower first":
             grower = gr.Grower(model, plan, optimizer, **options)
-        prepared = self.accelerator.prepare(model, optimizer, scheduler, batch)
+        prepared = self.accelerator.prepare(model, optimizer, rate, batch)
         self.model, self.optimizer, self.scheduler, self.batches = prepared
         if order == "before":
             grower = gr.Grower(self.model, plan, self.optimizer, **options)
@@ -211,7 +210,7 @@ def on_two(rank, folder):
     """Two processes: prepared before and after the Grower, accumulated, saved, resumed."""
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}  # asked for, not used
     accelerate.state.AcceleratorState._reset_state(True)
-    plan = planned(total_steps=12)
+    plan = planned(torch.float64, total_steps=12)
     whole = Run(plan, "AdamW", accumulate=2)
     assert whole.accelerator.num_processes == 2
     assert type(whole.model).__name__ == "DistributedDataParallel"
@@ -231,11 +230,56 @@ def on_two(rank, folder):
 def test_two_processes_grow_one_model_and_resume(tmp_path):
     one, other = on_ranks(on_two, str(tmp_path))
     assert all(torch.equal(one[name], other[name]) for name in one)
-    plan = planned(total_steps=12)
-    alone = Run(plan, "AdamW")  # the same global batch: of sixteen, twice
-    alone.accelerator.load_state(tmp_path)  # what two have saved
-    assert alone.grower.stage == 1
-    assert alone.grower.num_steps == plan.stage_steps[0] + 1
+    plan = planned(torch.float64, total_steps=12)
+    alone = Run(plan, "AdamW", accumulate=2, per=2).train(0, 24)
+    for name, value in alone.weights.items():
+        torch.testing.assert_close(value, one[name], rtol=0, atol=1e-10)
+    again = Run(plan, "AdamW")
+    again.accelerator.load_state(tmp_path)  # what two have saved
+    assert again.grower.stage == 1
+    assert again.grower.num_steps == plan.stage_steps[0] + 1
+
+
+def test_rings_and_their_record_are_those_of_the_optimizer_inside():
+    plan = planned()
+    model = plan.build_seed()
+    accelerator = accelerate.Accelerator(cpu=True)
+    model, prepared = accelerator.prepare(model, torch.optim.RMSprop(model.parameters(), lr=1e-3))
+    assert gr.optim.with_rings(prepared, rate_adaptation="norm") is prepared
+    with pytest.raises(InputError, match=r"this RMSprop has rings already"):
+        gr.optim.with_rings(prepared.optimizer)
+    grower = gr.Grower(model, plan, prepared)
+    with pytest.raises(InputError, match=r"the same RMSprop is given twice"):
+        gr.Grower(model, plan, [prepared, prepared.optimizer])
+    record = gr.optim.RingRecorder(prepared, names=["second.weight"])
+    grower.grow()
+    accelerator.backward(model(torch.randn(4, 4)).sum())
+    prepared.step()
+    assert len(next(record.rows())["rate_factor"]) == 2
+
+
+def test_an_average_of_the_model_is_resumed_with_it(tmp_path):
+    """Accelerate saves it, if asked to; its shapes come from the growth."""
+
+    def start():
+        run = Run(planned())
+        run.average = torch.optim.swa_utils.AveragedModel(run.model)
+        options = {"averages": run.average, "generator": torch.Generator().manual_seed(5)}
+        run.grower = gr.Grower(run.model, run.grower.plan, run.optimizer, **options)
+        run.accelerator._save_model_state_pre_hook.clear()
+        run.accelerator._load_model_state_pre_hook.clear()
+        run.growth = prepare(run.accelerator, run.grower)
+        run.accelerator.register_for_checkpointing(run.average)
+        return run
+
+    run, again = start(), start()
+    run.train(0, 6)
+    run.average.update_parameters(run.model)
+    run.accelerator.save_state(tmp_path)
+    again.accelerator.load_state(tmp_path)
+    assert again.grower.stage == 1
+    there = again.average.state_dict()
+    assert all(torch.equal(value, there[name]) for name, value in run.average.state_dict().items())
 
 
 # Refusals.
@@ -321,12 +365,3 @@ def test_states_that_do_not_fit_are_refused_and_change_nothing(tmp_path):
         fresh.accelerator.load_state(tmp_path / "early")
     assert all(torch.equal(value, run.weights[name]) for name, value in before.items())
     assert fresh.grower.stage == 0
-
-
-def test_without_accelerate_the_error_says_what_to_install():
-    code = (
-        "import sys, growthring; assert not {'accelerate', 'transformers'} & set(sys.modules); "
-        "sys.modules['accelerate'] = None; import growthring.integrations.accelerate"
-    )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert "needs Accelerate: pip install 'growthring[accelerate]'" in ran.stderr

@@ -4,8 +4,6 @@ import copy
 import functools
 import json
 import os
-import subprocess
-import sys
 import warnings
 
 import pytest
@@ -383,9 +381,3 @@ def test_a_config_that_cannot_say_the_widths_is_refused(tmp_path):
     run = trainer(tmp_path, plan, callback=callback)
     run.train()
     assert callback.grower.is_complete
-
-
-def test_without_transformers_the_error_says_what_to_install():
-    code = "import sys; sys.modules['transformers'] = None; import growthring.integrations.transformers"
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert "needs transformers: pip install 'growthring[transformers]'" in ran.stderr
