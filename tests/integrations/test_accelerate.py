@@ -12,7 +12,7 @@ import growthring as gr
 from growthring.errors import GrowthError, InputError, UnsupportedModelError
 from tests.discovered import discovered_once as discovered_once
 from tests.distributed_helpers import on_ranks
-from tests.integrations.nets import data, net
+from tests.integrations.nets import ByHand, data, net
 
 accelerate = pytest.importorskip("accelerate")
 prepare = pytest.importorskip("growthring.integrations.accelerate").prepare
@@ -238,6 +238,19 @@ def test_two_processes_grow_one_model_and_resume(tmp_path):
     again.accelerator.load_state(tmp_path)  # what two have saved
     assert again.grower.stage == 1
     assert again.grower.num_steps == plan.stage_steps[0] + 1
+
+
+@pytest.mark.parametrize("order", ["grower first", "before"])
+def test_a_model_whose_own_forward_fades_is_wrapped_and_unwrapped(order):
+    torch.manual_seed(0)
+    plan = gr.plan(ByHand(), torch.randn(2, 4), total_steps=STEPS, stages=3)
+    run = Run(plan, order=order, mixed_precision="bf16").train(0, STEPS)
+    assert run.grower.is_complete
+    again = Run(plan, order=order, mixed_precision="bf16").train(0, 7)
+    assert again.grower.fading_norms
+    again.accelerator.unwrap_model(again.model, keep_fp32_wrapper=False)
+    with pytest.raises(GrowthError, match=r"'' \(ByHand\) got the forward of its class back"):
+        again.train(7, 8)
 
 
 def test_rings_and_their_record_are_those_of_the_optimizer_inside():
