@@ -195,6 +195,11 @@ class Grower:
         """Whether the model has its full size and nothing is fading in: it is all that its state_dict says."""
         return self.is_full and not self.fading_norms
 
+    @property
+    def num_steps(self) -> int:
+        """Training steps so far, by `step()`; those of earlier stages included."""
+        return self._subjects.pace.step
+
     def step(self) -> StepReport:
         """Tells that a training step was taken: once after each `optimizer.step()`, it is all that a loop needs.
 
