@@ -13,6 +13,7 @@ from growthring.graph.wrappers import check_sharded
 from growthring.growing.followers import changes_of, grow_optimizers, replay_of
 from growthring.growing.matching import check_shapes
 from growthring.growing.outcome import Outcome
+from growthring.growing.programs import drop_programs
 from growthring.growing.report import GrowthReport
 from growthring.growing.searching import Search
 from growthring.growing.subjects import Subjects
@@ -76,6 +77,7 @@ def grow_stage(
         subjects.pace.enter(subjects.stage, len(main.fades))
         torch.clear_autocast_cache()  # an open autocast would go on with casts of the old weights
         subjects.wrapping.renew()
+        drop_programs(each.module for each in subjects.modules)
         report = outcome.report(growth, len(main.fades), [*notes, *told])
     subjects.accord.hold()
     return report

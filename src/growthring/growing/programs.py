@@ -1,0 +1,80 @@
+"""Programs: what torch.compile made for the widths that a model had before a growth.
+
+torch keeps all programs of a function together, whatever model runs it, and after eight (its recompile limit) runs
+the function uncompiled for good. A plan of nine stages, or of five with norms that fade in, would get there with
+programs of which it needs one.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import warnings
+from collections.abc import Iterable, Iterator
+from types import CodeType
+from typing import Any
+
+from torch import nn
+
+from growthring.errors import GrowthWarning
+
+_TEXT = (
+    "what torch.compile made for the model's former widths cannot be dropped with this version of torch ({error}): "
+    "after {limit} stages it would go on uncompiled. Call torch.compiler.reset() after each growth, or raise "
+    "torch._dynamo.config.recompile_limit."
+)
+
+
+def drop_programs(models: Iterable[nn.Module]) -> None:
+    """Drops programs that were compiled for former widths of models.
+
+    Those of compiled modules that have their parameters go. A function whose owner is not known (a compiled training
+    step), or that other models share, loses its programs when it has more than half of those that torch allows; they
+    are made again when they are needed. What belongs to other compiled modules alone stays.
+
+    Args:
+        models: that have grown.
+    """
+    dynamo: Any = sys.modules.get("torch._dynamo")
+    if dynamo is None:  # nothing was ever compiled
+        return
+    try:
+        _drop(dynamo, models)
+    except (AttributeError, ImportError, TypeError) as error:  # private parts of torch
+        limit = getattr(dynamo.config, "recompile_limit", 8)
+        warnings.warn(_TEXT.format(error=error, limit=limit), GrowthWarning, stacklevel=2)
+
+
+def _drop(dynamo: Any, models: Iterable[nn.Module]) -> None:
+    with dynamo.convert_frame.compile_lock:
+        programs = list(_programs(dynamo))
+        if not programs:
+            return
+        own, foreign = _owners(dynamo, models)
+        for code, backends in programs:
+            makers = set(backends)
+            is_full = len(backends) > dynamo.config.recompile_limit // 2
+            if makers <= own or (is_full and not makers <= foreign):
+                dynamo.eval_frame.reset_code(code)
+
+
+def _programs(dynamo: Any) -> Iterator[tuple[CodeType, list[int]]]:
+    """Functions that have programs, with the call of torch.compile that each is from: by the backend it made."""
+    for reference in list(dynamo.convert_frame.input_codes.seen):
+        code = reference()
+        entries = [] if code is None else dynamo.eval_frame._debug_get_cache_entry_list(code)
+        if code is not None and entries:
+            yield code, [id(entry.backend) for entry in entries]
+
+
+def _owners(dynamo: Any, models: Iterable[nn.Module]) -> tuple[set[int], set[int]]:
+    """Calls of torch.compile on modules: those that have parameters of the models, and the others."""
+    parameters = {id(p) for model in models for p in model.parameters()}
+    own: set[int] = set()
+    foreign: set[int] = set()
+    for item in gc.get_objects():
+        if issubclass(type(item), dynamo.OptimizedModule) and "_orig_mod" in vars(item)["_modules"]:
+            is_own = any(id(p) in parameters for p in item._orig_mod.parameters())
+            backend = dynamo.eval_frame.innermost_backend(item.dynamo_ctx.callback)
+            (own if is_own else foreign).add(id(backend))
+    return own, foreign - own
