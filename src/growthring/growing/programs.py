@@ -28,9 +28,9 @@ _TEXT = (
 def drop_programs(models: Iterable[nn.Module]) -> None:
     """Drops programs that were compiled for former widths of models.
 
-    Those of compiled modules that have their parameters go. A function whose owner is not known (a compiled training
-    step), or that other models share, loses its programs when it has more than half of those that torch allows; they
-    are made again when they are needed. What belongs to other compiled modules alone stays.
+    Those of compiled modules that have their parameters go. A function whose owner is not known (a compiled step of
+    training), or that other models share, loses its programs when it has more than half of those that torch allows;
+    they are made again when they are needed. What belongs to other compiled modules alone stays.
 
     Args:
         models: that have grown.
