@@ -181,3 +181,51 @@ def test_nothing_is_imported_where_nothing_was_compiled(monkeypatch):
 
     drop_programs([Net()])
     assert "torch._dynamo" not in sys.modules
+
+
+class Shortcut(nn.Module):
+    def __init__(self, channels: int = 1) -> None:
+        super().__init__()
+        self.stem, self.short = nn.Conv2d(channels, 16, 3), nn.Conv2d(16, 32, 1, stride=2)
+
+    def forward(self, x):
+        return self.short(self.stem(x)).mean((2, 3))
+
+
+def thin(start: float) -> gr.Plan:
+    return gr.plan(Shortcut(), torch.zeros(2, 1, 8, 8), start=start, total_steps=10)
+
+
+REMEDY = (
+    r"'short' \(a 1x1 convolution with a stride\) has fewer than 8 input channels at first, and torch.compile's "
+    r"inductor puts .* abort the process. Compile with torch.compile\(model, options={\"layout_optimization\": "
+    r"False}\), set TORCHINDUCTOR_LAYOUT_OPTIMIZATION=0, or choose a larger start"
+)
+
+
+def test_a_thin_convolution_under_inductor_is_told_with_the_remedy():
+    plan = thin(0.25)
+    seed = plan.build_seed()
+    with pytest.warns(gr.GrowthWarning, match=REMEDY):
+        gr.Grower(torch.compile(seed), plan)
+    compiled = torch.compile(nn.Sequential(seed))  # held by it; the Grower is given the plain one
+    with pytest.warns(gr.GrowthWarning, match=REMEDY):
+        gr.Grower(seed, plan)
+    del compiled
+
+
+@pytest.mark.filterwarnings("error::growthring.GrowthWarning")
+def test_what_cannot_crash_is_not_warned_of(monkeypatch):
+    def made(start=0.25, **options):
+        plan = thin(start)
+        return gr.Grower(torch.compile(plan.build_seed(), **options), plan)
+
+    made(options={"layout_optimization": False})
+    made(backend="eager")
+    made(start=0.5)
+    plan = thin(0.25)
+    other = torch.compile(Shortcut())
+    gr.Grower(plan.build_seed(), plan)
+    del other
+    monkeypatch.setattr(torch._inductor.config, "layout_optimization", False)
+    made()

@@ -31,6 +31,7 @@ from growthring.growing.matching import (
 from growthring.growing.memory import remembered, take_up
 from growthring.growing.module import GrowingModule
 from growthring.growing.pace import Pace, StepReport
+from growthring.growing.programs import inductor_notes
 from growthring.growing.proof import prove
 from growthring.growing.report import GrowthReport
 from growthring.growing.searching import Search, SearchBatches
@@ -130,7 +131,7 @@ class Grower:
                 Pace(plan, stage, highest_rate(optimizers)),
             )
             self._subjects.pace.fading = len(self._subjects.main.fades)
-            for note in layout_notes(plan, model):
+            for note in [*layout_notes(plan, model), *inductor_notes(plan, model)]:
                 warnings.warn(note, GrowthWarning, stacklevel=2)
             if not self.is_full:
                 with own_settings():

@@ -11,12 +11,15 @@ import gc
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
+from functools import partial
 from types import CodeType
 from typing import Any
 
 from torch import nn
 
 from growthring.errors import GrowthWarning
+from growthring.planning.layouts import inductor_note
+from growthring.planning.plan import Plan
 
 _TEXT = (
     "what torch.compile made for the model's former widths cannot be dropped with this version of torch ({error}): "
@@ -45,6 +48,25 @@ def drop_programs(models: Iterable[nn.Module]) -> None:
         warnings.warn(_TEXT.format(error=error, limit=limit), GrowthWarning, stacklevel=2)
 
 
+def inductor_notes(plan: Plan, model: nn.Module) -> list[str]:
+    """In words, why a model that is compiled can crash; see `growthring.planning.layouts`."""
+    note = inductor_note(plan, model)
+    dynamo: Any = sys.modules.get("torch._dynamo")
+    if note is None or dynamo is None:
+        return []
+    calls = [call for call in _calls(dynamo) if _is_of(call, [model])]
+    return [note] if any(map(_chooses_layouts, map(partial(_backend, dynamo), calls))) else []
+
+
+def _chooses_layouts(backend: Any) -> bool:
+    """Whether the backend of a call of torch.compile is inductor, and it may choose channels_last."""
+    if getattr(backend, "compiler_name", "") != "inductor":
+        return False
+    inductor: Any = sys.modules.get("torch._inductor.config")
+    by_default = getattr(inductor, "layout_optimization", True)
+    return bool(backend.config.get("layout_optimization", by_default))
+
+
 def _drop(dynamo: Any, models: Iterable[nn.Module]) -> None:
     with dynamo.convert_frame.compile_lock:
         programs = list(_programs(dynamo))
@@ -69,12 +91,29 @@ def _programs(dynamo: Any) -> Iterator[tuple[CodeType, list[int]]]:
 
 def _owners(dynamo: Any, models: Iterable[nn.Module]) -> tuple[set[int], set[int]]:
     """Calls of torch.compile on modules: those that have parameters of the models, and the others."""
-    parameters = {id(p) for model in models for p in model.parameters()}
+    models = list(models)
     own: set[int] = set()
     foreign: set[int] = set()
-    for item in gc.get_objects():
-        if issubclass(type(item), dynamo.OptimizedModule) and "_orig_mod" in vars(item)["_modules"]:
-            is_own = any(id(p) in parameters for p in item._orig_mod.parameters())
-            backend = dynamo.eval_frame.innermost_backend(item.dynamo_ctx.callback)
-            (own if is_own else foreign).add(id(backend))
+    for call in _calls(dynamo):
+        (own if _is_of(call, models) else foreign).add(id(_backend(dynamo, call)))
     return own, foreign - own
+
+
+def _calls(dynamo: Any) -> Iterator[Any]:
+    """All modules that are compiled in this process."""
+    for item in gc.get_objects():
+        if issubclass(type(item), dynamo.OptimizedModule) and "_orig_mod" in item.__dict__.get(
+            "_modules", ()
+        ):
+            yield item
+
+
+def _is_of(compiled: nn.Module, models: Iterable[nn.Module]) -> bool:
+    """Whether a compiled module has parameters of models."""
+    parameters = {id(p) for model in models for p in model.parameters()}
+    return any(id(p) in parameters for p in compiled.parameters())
+
+
+def _backend(dynamo: Any, compiled: Any) -> Any:
+    """What torch.compile made for a module: each call makes its own."""
+    return dynamo.eval_frame.innermost_backend(compiled.dynamo_ctx.callback)
