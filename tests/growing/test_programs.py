@@ -177,7 +177,7 @@ def test_a_version_of_torch_that_hides_its_programs_is_told(monkeypatch):
 
 def test_nothing_is_imported_where_nothing_was_compiled(monkeypatch):
     monkeypatch.delitem(sys.modules, "torch._dynamo")
-    from growthring.growing.programs import drop_programs
+    from growthring.planning.programs import drop_programs
 
     drop_programs([Net()])
     assert "torch._dynamo" not in sys.modules

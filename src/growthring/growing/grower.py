@@ -31,7 +31,6 @@ from growthring.growing.matching import (
 from growthring.growing.memory import remembered, take_up
 from growthring.growing.module import GrowingModule
 from growthring.growing.pace import Pace, StepReport
-from growthring.growing.programs import inductor_notes
 from growthring.growing.proof import prove
 from growthring.growing.report import GrowthReport
 from growthring.growing.searching import Search, SearchBatches
@@ -40,7 +39,7 @@ from growthring.growing.subjects import Subjects, rings_until
 from growthring.growing.trials import Trials
 from growthring.methods import GrowthMethod
 from growthring.methods.base import Loss
-from growthring.planning.layouts import layout_notes
+from growthring.planning.layouts import inductor_notes, layout_notes
 from growthring.planning.plan import Plan
 
 

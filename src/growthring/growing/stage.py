@@ -13,11 +13,11 @@ from growthring.graph.wrappers import check_sharded
 from growthring.growing.followers import changes_of, grow_optimizers, replay_of
 from growthring.growing.matching import check_shapes
 from growthring.growing.outcome import Outcome
-from growthring.growing.programs import drop_programs
 from growthring.growing.report import GrowthReport
 from growthring.growing.searching import Search
 from growthring.growing.subjects import Subjects
 from growthring.growing.trials import Trials
+from growthring.planning.programs import drop_programs
 
 
 def grow_stage(

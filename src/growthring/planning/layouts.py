@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 
 from growthring.core.axes import size
 from growthring.planning.plan import Plan
+from growthring.planning.programs import lets_inductor_choose
 
 _SAFE = 8  # input channels from which it was not seen
 
@@ -41,26 +42,29 @@ def layout_notes(plan: Plan, model: nn.Module | None = None) -> list[str]:
     ]
 
 
-def inductor_note(plan: Plan, model: nn.Module) -> str | None:
-    """In words, which layers are too thin for torch.compile on a CPU, whose inductor chooses channels_last.
+def inductor_notes(plan: Plan, model: nn.Module) -> list[str]:
+    """In words, which layers are too thin for torch.compile on a CPU, if the model is compiled.
 
     >>> import growthring as gr
     >>> net = nn.Sequential(nn.Conv2d(3, 16, 3), nn.Conv2d(16, 16, 1, stride=2))
-    >>> for start in (0.25, 0.5):
-    ...     note = inductor_note(gr.plan(net, torch.zeros(1, 3, 8, 8), start=start), net)
-    ...     print(note and note[:50])
-    '1' (a 1x1 convolution with a stride) has fewer th
-    None
+    >>> plan = gr.plan(net, torch.zeros(1, 3, 8, 8), start=0.25)
+    >>> inductor_notes(plan, net)
+    []
+    >>> compiled = torch.compile(net)
+    >>> [note[:56] for note in inductor_notes(plan, net)]
+    ["'1' (a 1x1 convolution with a stride) has fewer than 8 i"]
     """
     thin = thin_layers(plan, model)
     if thin is None or any(p.device.type != "cpu" for p in model.parameters()):
-        return None
-    return (
+        return []
+    if not lets_inductor_choose(model):
+        return []
+    return [
         f"{thin}, and torch.compile's inductor puts convolutions into channels_last on a CPU: there torch's oneDNN "
         "is known to corrupt memory in the backward pass and to abort the process. Compile with "
         'torch.compile(model, options={"layout_optimization": False}), set TORCHINDUCTOR_LAYOUT_OPTIMIZATION=0, or '
         "choose a larger start."
-    )
+    ]
 
 
 def thin_layers(plan: Plan, model: nn.Module) -> str | None:

@@ -16,6 +16,7 @@ import torch
 
 from growthring.errors import InputError
 from growthring.graph.isolation import kept_random
+from growthring.planning.compiling import Backend
 from growthring.planning.plan import Plan
 from growthring.planning.timing import clock_of, turns
 from growthring.train.compiling import Precision, Twin, first_line
@@ -121,7 +122,7 @@ class TwinTrial:
         plan: Plan,
         device: torch.device,
         precision: Precision,
-        backend: str | Callable[..., Any] = "inductor",
+        backend: Backend = "inductor",
     ) -> None:
         self._plan, self._device, self._precision = plan, device, precision
         self._backend = backend

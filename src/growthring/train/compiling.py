@@ -18,9 +18,10 @@ from torch.utils import _pytree as pytree
 from growthring.graph.isolation import kept_random
 from growthring.graph.results import output_tensors
 from growthring.growing.grower import Grower
-from growthring.growing.programs import drop_programs
+from growthring.planning.compiling import Backend, compiled
 from growthring.planning.costs import repeated
 from growthring.planning.plan import Plan
+from growthring.planning.programs import drop_programs
 from growthring.planning.timing import fit_to_run
 
 Precision = Callable[[], contextlib.AbstractContextManager[Any]]
@@ -47,16 +48,12 @@ class CompiledStage:
         model: nn.Module,
         batch_size: int,
         grower: Grower | None = None,
-        backend: str | Callable[..., Any] = "inductor",
+        backend: Backend = "inductor",
     ) -> None:
         drop_programs([model])  # of a stage before: all of them share one limit
         self._model, self._size, self._grower = model, batch_size, grower
         self.seconds: float | None = None
-        options: Any = None
-        if backend == "inductor" and all(p.device.type == "cpu" for p in model.parameters()):
-            # inductor would choose channels_last, in which oneDNN corrupts memory in thin networks
-            options = {"layout_optimization": False}
-        self._compiled = torch.compile(model, dynamic=False, backend=backend, options=options)
+        self._compiled = compiled(model, backend)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The outputs of the model."""
@@ -85,7 +82,7 @@ def compile_ahead(
     stages: Iterable[int],
     device: torch.device,
     precision: Precision,
-    backend: str | Callable[..., Any] = "inductor",
+    backend: Backend = "inductor",
 ) -> list[str]:
     """Compiles throwaway models of stages, forward and backward.
 
@@ -132,7 +129,7 @@ class Twin:
         self._args, self._kwargs = repeated(plan.inputs_for(self._model), self._size)
         self._compiled: CompiledStage | None = None
 
-    def compile(self, backend: str | Callable[..., Any]) -> None:
+    def compile(self, backend: Backend) -> None:
         """Compiles it, forward and backward."""
         self._compiled = CompiledStage(self._model, self._size, backend=backend)
         self.run_compiled()

@@ -11,15 +11,12 @@ import gc
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
-from functools import partial
 from types import CodeType
 from typing import Any
 
 from torch import nn
 
 from growthring.errors import GrowthWarning
-from growthring.planning.layouts import inductor_note
-from growthring.planning.plan import Plan
 
 _TEXT = (
     "what torch.compile made for the model's former widths cannot be dropped with this version of torch ({error}): "
@@ -48,14 +45,13 @@ def drop_programs(models: Iterable[nn.Module]) -> None:
         warnings.warn(_TEXT.format(error=error, limit=limit), GrowthWarning, stacklevel=2)
 
 
-def inductor_notes(plan: Plan, model: nn.Module) -> list[str]:
-    """In words, why a model that is compiled can crash; see `growthring.planning.layouts`."""
-    note = inductor_note(plan, model)
+def lets_inductor_choose(model: nn.Module) -> bool:
+    """Whether a module that has parameters of the model is compiled by inductor, which may choose channels_last."""
     dynamo: Any = sys.modules.get("torch._dynamo")
-    if note is None or dynamo is None:
-        return []
-    calls = [call for call in _calls(dynamo) if _is_of(call, [model])]
-    return [note] if any(map(_chooses_layouts, map(partial(_backend, dynamo), calls))) else []
+    if dynamo is None:
+        return False
+    calls = (call for call in _calls(dynamo) if _is_of(call, [model]))
+    return any(_chooses_layouts(_backend(dynamo, call)) for call in calls)
 
 
 def _chooses_layouts(backend: Any) -> bool:
