@@ -39,7 +39,7 @@ from growthring.growing.subjects import Subjects, rings_until
 from growthring.growing.trials import Trials
 from growthring.methods import GrowthMethod
 from growthring.methods.base import Loss
-from growthring.planning.layouts import layout_notes
+from growthring.planning.layouts import inductor_notes, layout_notes
 from growthring.planning.plan import Plan
 
 
@@ -130,7 +130,7 @@ class Grower:
                 Pace(plan, stage, highest_rate(optimizers)),
             )
             self._subjects.pace.fading = len(self._subjects.main.fades)
-            for note in layout_notes(plan, model):
+            for note in [*layout_notes(plan, model), *inductor_notes(plan, model)]:
                 warnings.warn(note, GrowthWarning, stacklevel=2)
             if not self.is_full:
                 with own_settings():

@@ -148,6 +148,7 @@ class Fades:
             known = frozenset(s for module, s, _ in self._places if module == path)
             self._stand_ins[path] = FadedForward(self.model.get_submodule(path), known)
             self._stand_ins[path].begin()
+        fade.place(next(self.model.parameters()).device)
         self._stand_ins[path].table.fades.setdefault(site, {})[position] = fade
         self._fades[place] = fade
 
