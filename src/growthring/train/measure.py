@@ -17,7 +17,7 @@ from growthring.errors import InputError
 from growthring.graph.trace import split_inputs
 from growthring.methods.base import Loss
 
-_IGNORED = -100  # a target that torch's cross entropy passes over
+IGNORED = -100  # a target that torch's cross entropy passes over
 _WITH_NUMPY = (torch.float32, torch.float64)
 
 
@@ -58,7 +58,6 @@ def predictions(outputs: Any) -> Any:
     return logits if isinstance(logits, Tensor) else outputs
 
 
-@torch.no_grad()
 def evaluate(
     model: nn.Module,
     batches: Stream,
@@ -70,13 +69,32 @@ def evaluate(
 
     The data comes in the same order each time, and a loader that draws random numbers takes none from training.
     """
+    return means(sums_of(model, batches.fork(0), loss, precision, device))
+
+
+@torch.no_grad()
+def sums_of(
+    model: nn.Module,
+    batches: Iterable[Batch],
+    loss: Loss,
+    precision: Callable[[], AbstractContextManager[Any]],
+    device: torch.device,
+) -> Tensor:
+    """The sums of `batch_sums` over batches, in eval mode."""
     model.eval()
     sums = torch.zeros(3, dtype=torch.float64)
-    for inputs, targets in OnDevice(batches.fork(0), device):
+    for inputs, targets in OnDevice(batches, device):
+        if examples_in((inputs, targets)) == 0:  # all of it is for other processes
+            continue
         with precision():
             outputs = apply(model, inputs)
             value = loss(outputs, targets)
         sums += batch_sums(value, outputs, (inputs, targets)).cpu()
+    return sums
+
+
+def means(sums: Tensor) -> tuple[float, float | None]:
+    """Mean loss and accuracy of what `sums_of` gave."""
     loss_sum, right, examples = sums.tolist()
     if not examples:
         raise InputError("the test data gave no batch to evaluate on.")
@@ -121,8 +139,8 @@ def _counts(outputs: Any, batch: Batch) -> tuple[Any, Any]:
     if type(outputs) is Tensor and outputs.device.type == "cpu" and outputs.dtype in _WITH_NUMPY:
         # numpy finds the largest in a seventh of torch's time, which of a large vocabulary is a part of a step
         found, known = outputs.numpy(force=True).argmax(-1), targets.numpy(force=True)
-        return np.count_nonzero(known != _IGNORED), np.count_nonzero(found == known)
-    return (targets != _IGNORED).sum(), (outputs.detach().argmax(-1) == targets).sum()
+        return np.count_nonzero(known != IGNORED), np.count_nonzero(found == known)
+    return (targets != IGNORED).sum(), (outputs.detach().argmax(-1) == targets).sum()
 
 
 def _are_classes(outputs: Any, targets: Any) -> bool:

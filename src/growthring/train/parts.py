@@ -22,6 +22,7 @@ from growthring.planning.plan import Plan
 from growthring.train.lengths import stage_steps
 from growthring.train.measure import OnDevice
 from growthring.train.memory import PeakMemory
+from growthring.train.processes import Processes
 from growthring.train.recipe import Recipe
 from growthring.train.regularisation import Regularisation
 from growthring.train.setup import (
@@ -45,6 +46,8 @@ class Parts:
         device: where it is trained.
         plan: the stages.
         model: what is trained: the seed, or with `recipe.fixed` the full-size model.
+        wrapped: what it is trained through: the same, or of several processes what averages their gradients.
+        processes: that train it.
         full_model: of the recipe, on the CPU beside the plan's example inputs.
         train, test: batches of (inputs, targets).
         optimizer, loss: of the training.
@@ -60,6 +63,8 @@ class Parts:
     device: torch.device
     plan: Plan
     model: nn.Module
+    wrapped: nn.Module
+    processes: Processes
     full_model: nn.Module
     train: Stream
     test: Stream | None
@@ -89,6 +94,7 @@ class Parts:
 def assemble(
     recipe: Recipe,
     device: torch.device,
+    processes: Processes | None = None,
     *,
     model: Callable[[], nn.Module] | None = None,
     train: Data | None = None,
@@ -103,7 +109,42 @@ def assemble(
     Raises:
         GrowthError: something cannot be made, or does not fit the rest.
     """
+    processes = processes or Processes(device)
     generator = torch.Generator().manual_seed(recipe.seed)
+    with processes.together():
+        parts = _prepared(
+            recipe, device, processes, generator, model, train, test, loss, data, download, say
+        )
+    parts.wrapped = processes.wrapped(parts.model)
+    recipe = parts.recipe
+    if not (recipe.fixed or recipe.small):
+        parts.grower = Grower(
+            parts.wrapped,
+            parts.plan,
+            optimizer=parts.optimizer,
+            method=make_growth_method(recipe),
+            noise=recipe.noise,
+            generator=generator,
+            batches=_forks(parts.train, device),
+            loss=parts.loss,
+        )
+    return parts
+
+
+def _prepared(
+    recipe: Recipe,
+    device: torch.device,
+    processes: Processes,
+    generator: torch.Generator,
+    model: Callable[[], nn.Module] | None,
+    train: Data | None,
+    test: Data | None,
+    loss: Loss | None,
+    data: str | Path | None,
+    download: bool,
+    say: Callable[[str], None],
+) -> Parts:
+    """All that a process makes by itself, without the grower."""
     full = make_model(recipe, generator, model)
     if train is None:
         root = None if data is None else Path(data)
@@ -138,23 +179,13 @@ def assemble(
     for one in dict.fromkeys((loss, test_loss)):  # which may be the same
         if isinstance(one, nn.Module):
             one.to(device)  # weights of classes, say
-    grower = None
-    if grows:
-        grower = Grower(
-            trained,
-            plan,
-            optimizer=optimizer,
-            method=make_growth_method(recipe),
-            noise=recipe.noise,
-            generator=generator,
-            batches=_forks(batches, device),
-            loss=loss,
-        )
     return Parts(
         recipe,
         device,
         plan,
         trained,
+        trained,
+        processes,
         full,
         batches,
         tests,
@@ -162,7 +193,7 @@ def assemble(
         task,
         loss,
         test_loss,
-        grower,
+        None,
         steps,
         memory,
         regularisation,
