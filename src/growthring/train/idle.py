@@ -12,25 +12,10 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from growthring.data.batch import Batch, examples_in
 from growthring.graph.results import output_tensors
-from growthring.train.measure import IGNORED, apply
+from growthring.train.measure import apply
 
 _ROWS = 2  # a norm over a batch of one is an error
-
-
-def is_idle(batch: Batch) -> bool:
-    """Whether there is no example in it, or only such as do not count: padding.
-
-    >>> (
-    ...     is_idle((torch.ones(0, 3), torch.ones(0))),
-    ...     is_idle((torch.ones(1, 3), torch.tensor([-100]))),
-    ... )
-    (True, True)
-    """
-    targets = batch[1]
-    is_whole = isinstance(targets, Tensor) and not targets.is_floating_point()
-    return examples_in(batch) == 0 or (is_whole and bool((targets == IGNORED).all()))
 
 
 def nothing(model: Callable[..., Any], inputs: Any) -> tuple[Tensor, Tensor]:

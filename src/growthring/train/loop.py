@@ -22,9 +22,17 @@ from growthring.optim import RingOptimizer
 from growthring.runs.records import LogRecord
 from growthring.train.account import Account
 from growthring.train.compiling import CompiledStage, compile_ahead, keeps_compiled
-from growthring.train.idle import is_idle, nothing
+from growthring.train.idle import nothing
 from growthring.train.lengths import evaluation_steps
-from growthring.train.measure import OnDevice, apply, arithmetic_of, batch_sums, means, sums_of
+from growthring.train.measure import (
+    OnDevice,
+    apply,
+    arithmetic_of,
+    batch_sums,
+    counts_nothing,
+    means,
+    sums_of,
+)
 from growthring.train.parts import Parts
 from growthring.train.progress import Progress
 from growthring.train.setup import learning_rate
@@ -220,7 +228,7 @@ class Loop:
 
     def _losses(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The loss, and the sums of `batch_sums`."""
-        if not self.processes.is_alone and is_idle(batch):
+        if not self.processes.is_alone and counts_nothing(batch):
             with self._precision():
                 return nothing(self._forward, batch[0])
         inputs, targets = batch

@@ -37,6 +37,20 @@ class OnDevice:
             yield moved(batch, self._device)
 
 
+def counts_nothing(batch: Batch) -> bool:
+    """Whether there is no example in it, or only such as do not count: padding.
+
+    >>> (
+    ...     counts_nothing((torch.ones(0, 3), torch.ones(0))),
+    ...     counts_nothing((torch.ones(1, 3), torch.tensor([-100]))),
+    ... )
+    (True, True)
+    """
+    targets = batch[1]
+    are_whole = isinstance(targets, Tensor) and not targets.is_floating_point()
+    return examples_in(batch) == 0 or (are_whole and bool((targets == IGNORED).all()))
+
+
 def apply(model: Callable[..., Any], inputs: Any) -> Any:
     """Calls a model with the inputs of a batch: a tensor, positional arguments, or keywords.
 
@@ -84,7 +98,7 @@ def sums_of(
     model.eval()
     sums = torch.zeros(3, dtype=torch.float64)
     for inputs, targets in OnDevice(batches, device):
-        if examples_in((inputs, targets)) == 0:  # all of it is for other processes
+        if counts_nothing((inputs, targets)):  # the mean over nothing is no number
             continue
         with precision():
             outputs = apply(model, inputs)
