@@ -26,6 +26,7 @@ from growthring.train.processes import Processes
 from growthring.train.recipe import Recipe
 from growthring.train.regularisation import Regularisation
 from growthring.train.setup import (
+    check_data,
     fixed_batches,
     make_growth_method,
     make_model,
@@ -111,6 +112,11 @@ def assemble(
     """
     processes = processes or Processes(device)
     generator = torch.Generator().manual_seed(recipe.seed)
+    if (
+        download and train is None and not processes.is_alone
+    ):  # all at once would be in each other's way
+        root = None if data is None else Path(data)
+        processes.from_first(lambda: check_data(recipe.as_dict(), root, download))
     with processes.together():
         parts = _prepared(
             recipe, device, processes, generator, model, train, test, loss, data, download, say

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -56,6 +57,10 @@ def joined(device: str) -> Iterator[None]:
     try:
         yield
         dist.barrier()  # so that nobody leaves while another still reads what it has sent
+    except BaseException:
+        # torchrun ends all as soon as one has failed, but this one has yet to say why
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise
     finally:
         dist.destroy_process_group()
 
