@@ -2,13 +2,16 @@
 
 import pytest
 import torch
+from safetensors import safe_open
 from torch import nn
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 from growthring.checkpoint import load_weights, read_json, read_jsonl
 from growthring.train import Recipe, Silence, Trainer, change, parse_settings
+from growthring.train.card import card_of
 from growthring.train.state import Interrupted
 from tests.distributed_helpers import on_ranks
+from tests.train.runs import language, small, translation
 
 ADAPTED = {"rate_adaptation": "norm"}
 KINDS = {
@@ -44,7 +47,7 @@ def recipe(kind: str = "sgd", *settings: str) -> Recipe:
 class Stopping(Silence):
     """Asks a run to stop after a step, as a signal does."""
 
-    def __init__(self, at: int) -> None:
+    def __init__(self, at: int | None) -> None:
         self.at, self.trainer = at, None
 
     def step(self, status) -> None:
@@ -52,14 +55,12 @@ class Stopping(Silence):
             self.trainer._interrupt.is_asked = True
 
 
-def trained(folder, kind="sgd", stop=None, resume=False, **options):
+def trained(folder, kind="sgd", stop=None, resume=False, settings=(), **options):
     """Trains in a folder, or goes on there; the result, or the words with which it stopped."""
     given = {"model": net, "train": data(), "test": data(9), "log_rates": 0, **options}
-    progress = Silence() if stop is None else Stopping(stop)
-    trainer = Trainer(recipe(kind), folder, progress=progress, **given)
-    if stop is not None:
-        trainer.progress = progress
-        progress.trainer = trainer
+    trainer = Trainer(recipe(kind, *settings), folder, progress=Silence(), **given)
+    trainer.progress = Stopping(stop)
+    trainer.progress.trainer = trainer
     if resume:
         trainer.resume()
     try:
@@ -68,17 +69,11 @@ def trained(folder, kind="sgd", stop=None, resume=False, **options):
         return str(stopped)
 
 
-def on_rank(rank, *args):
-    """The same on each rank; only the second one is asked to stop."""
-    folder, kind, stop, resume = args
-    return trained(folder, kind, stop if rank == 1 else None, resume)
-
-
-def assert_close(a, b):
+def assert_close(a, b, **tolerance):
     one, other = (load_weights(folder / "model.safetensors") for folder in (a, b))
     assert list(one) == list(other)
     for name, tensor in one.items():
-        torch.testing.assert_close(tensor, other[name], rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(tensor, other[name], **({"rtol": 1e-10, "atol": 1e-10} | tolerance))
 
 
 def lines(folder):
@@ -88,20 +83,27 @@ def lines(folder):
     ]
 
 
-def assert_same_numbers(a, b):
+def assert_same_numbers(a, b, rel=1e-9):
     for one, other in zip(lines(a), lines(b), strict=True):
         assert one.keys() == other.keys()
         for key, value in one.items():
             if isinstance(value, float):
-                assert value == pytest.approx(other[key], rel=1e-9), key
+                assert value == pytest.approx(other[key], rel=rel, abs=1e-12), key
             else:
                 assert value == other[key], key
+
+
+# Through two growths.
+
+
+def whole(rank, folder, kind):
+    return trained(folder, kind)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_two_processes_are_one_through_two_growths(tmp_path, kind):
     alone = trained(tmp_path / "one", kind)
-    both = on_ranks(on_rank, tmp_path / "two", kind, None, False)
+    both = on_ranks(whole, tmp_path / "two", kind)
     assert both[0] == both[1]
     assert_close(tmp_path / "one", tmp_path / "two")
     assert_same_numbers(tmp_path / "one", tmp_path / "two")
@@ -109,3 +111,101 @@ def test_two_processes_are_one_through_two_growths(tmp_path, kind):
     assert (both[0].flops, both[0].steps) == (alone.flops, alone.steps)
     assert both[0].notes == ("trained by 2 processes.",)
     assert "2 processes" in read_json(tmp_path / "two/config.json")["machine"]
+    assert card_in(tmp_path / "two").processes == (2,)
+    assert card_in(tmp_path / "one").processes == ()
+
+
+def card_in(folder):
+    with safe_open(folder / "model.safetensors", "pt") as file:
+        return card_of(file.metadata())
+
+
+# On fewer or more processes.
+
+
+def stopped(rank, folder, at):
+    return trained(folder, stop=at if rank == 1 else None)  # as if only that one got the signal
+
+
+def resumed(rank, folder):
+    return trained(folder, resume=True)
+
+
+def test_a_run_goes_on_with_fewer_or_more_processes(tmp_path):
+    one, fewer, more = (tmp_path / name for name in ("one", "fewer", "more"))
+    trained(one)
+    words = on_ranks(stopped, fewer, 7)  # in the middle of an epoch and of a stage
+    assert words[0] == words[1] and words[0].startswith("stopped after step 7; everything is saved.")
+    result = trained(fewer, resume=True)
+    assert result.notes == ("trained by 2 processes, from step 7 on by 1 process.",)
+    trained(more, stop=9)
+    both = on_ranks(resumed, more)
+    assert both[0] == both[1]
+    assert both[0].notes == ("trained by 1 process, from step 9 on by 2 processes.",)
+    for folder in (fewer, more):
+        assert_close(one, folder)
+        assert_same_numbers(one, folder)
+
+
+def dropping(rank, folder, at=None, resume=False):
+    """With dropout, whose numbers each process draws for itself, and BatchNorm."""
+    options = {"stop": at if rank == 1 else None, "resume": resume, "settings": ("epochs=3",)}
+    return trained(folder, model=dropped, train=data(36), **options)
+
+
+def dropped():
+    middle = (nn.Linear(12, 12), nn.Dropout(0.3), nn.Linear(12, 3))
+    return nn.Sequential(nn.Linear(6, 12), nn.BatchNorm1d(12), nn.ReLU(), *middle).double()
+
+
+def test_the_same_number_of_processes_goes_on_bit_for_bit(tmp_path):
+    on_ranks(dropping, tmp_path / "straight")
+    on_ranks(dropping, tmp_path / "stopped", 6)
+    on_ranks(dropping, tmp_path / "stopped", None, True)
+    assert_close(tmp_path / "straight", tmp_path / "stopped", rtol=0, atol=0)
+    assert lines(tmp_path / "straight") == lines(tmp_path / "stopped")
+
+
+# Data.
+
+
+def shuffled(batch_size=BATCH, **options):
+    return DataLoader(data(), batch_size, shuffle=True, **options)  # by torch's own generator
+
+
+def of_a_loader(rank, folder):
+    stop = None if (folder / "config.json").exists() else 5
+    trained(folder, train=shuffled(), stop=stop if rank == 1 else None)
+    return trained(folder, train=shuffled(), resume=True)
+
+
+def test_a_loader_is_shared_out_without_loss_or_repetition(tmp_path):
+    trained(tmp_path / "one", train=shuffled())
+    on_ranks(of_a_loader, tmp_path / "two")
+    assert_close(tmp_path / "one", tmp_path / "two")
+    assert_same_numbers(tmp_path / "one", tmp_path / "two")
+
+
+TASKS = {
+    "translation": (lambda: translation("model_options.dropout=0", "epochs=2"), {}),
+    "language": (lambda: language("model_options.dropout=0", "epochs=2"), {}),
+    "images": (lambda: small("epochs=2", "batch_size=31", "method=firefly"), {}),
+    "images, at full size": (lambda: small("epochs=2", "fixed=true"), {}),
+}
+
+
+def of_a_task(rank, kind, folder):
+    made, options = TASKS[kind]
+    return Trainer(made(), folder, progress=Silence(), **options).fit()
+
+
+@pytest.mark.parametrize("kind", TASKS)
+def test_the_tasks_are_shared_out(kind, tmp_path):
+    """In float32; a search is on the first process's whole batches, and what is padding has no weight."""
+    alone = of_a_task(0, kind, tmp_path / "one")
+    both = on_ranks(of_a_task, kind, tmp_path / "two")
+    assert both[0] == both[1]
+    assert both[0].scores == pytest.approx(alone.scores, rel=1e-3)
+    assert (both[0].flops, both[0].search_flops) == (alone.flops, alone.search_flops)
+    assert_close(tmp_path / "one", tmp_path / "two", rtol=1e-3, atol=1e-4)
+    assert_same_numbers(tmp_path / "one", tmp_path / "two", rel=1e-2)
