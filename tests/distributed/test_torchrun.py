@@ -1,19 +1,23 @@
 """A recipe that several processes train is the recipe that one process trains."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
 import torch
 from safetensors import safe_open
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from growthring.checkpoint import load_weights, read_json, read_jsonl
+from growthring.cli import main
+from growthring.errors import GrowthError, InputError
 from growthring.train import Recipe, Silence, Trainer, change, parse_settings
 from growthring.train.card import card_of
 from growthring.train.state import Interrupted
 from growthring.zoo import GPT, Transformer
 from tests.distributed_helpers import on_ranks
+from tests.train.nets import Vectors
 from tests.train.runs import language, small, translation
 
 ADAPTED = {"rate_adaptation": "norm"}
@@ -76,7 +80,9 @@ def assert_close(a, b, **tolerance):
     one, other = (load_weights(folder / "model.safetensors") for folder in (a, b))
     assert list(one) == list(other)
     for name, tensor in one.items():
-        torch.testing.assert_close(tensor, other[name], **({"rtol": 1e-10, "atol": 1e-10} | tolerance))
+        torch.testing.assert_close(
+            tensor, other[name], **({"rtol": 1e-10, "atol": 1e-10} | tolerance)
+        )
 
 
 def lines(folder):
@@ -140,7 +146,9 @@ def test_a_run_goes_on_with_fewer_or_more_processes(tmp_path):
     one, fewer, more = (tmp_path / name for name in ("one", "fewer", "more"))
     trained(one)
     words = on_ranks(stopped, fewer, 7)  # in the middle of an epoch and of a stage
-    assert words[0] == words[1] and words[0].startswith("stopped after step 7; everything is saved.")
+    assert words[0] == words[1] and words[0].startswith(
+        "stopped after step 7; everything is saved."
+    )
     result = trained(fewer, resume=True)
     assert result.notes == ("trained by 2 processes, from step 7 on by 1 process.",)
     trained(more, stop=9)
@@ -223,3 +231,165 @@ def test_the_tasks_are_shared_out(kind, tmp_path):
     assert (both[0].flops, both[0].search_flops) == (alone.flops, alone.search_flops)
     assert_close(tmp_path / "one", tmp_path / "two", **tolerance)
     assert_same_numbers(tmp_path / "one", tmp_path / "two", rel=1e-2 if tolerance else 1e-9)
+
+
+# What goes wrong on one process goes wrong on all, and is said.
+
+
+class Failing(Vectors):
+    """A stream that the second process cannot read."""
+
+    def _preparing(self):
+        return nullcontext(lambda chosen: lambda: self._read(chosen))
+
+    def _read(self, chosen):
+        if self.position and torch.distributed.get_rank() == 1:
+            raise InputError("image 7 is damaged.")
+        return self.inputs[chosen], self.targets[chosen]
+
+
+def poisoned():
+    """The rows of the second slice of some batch are not finite."""
+    x, y = data().tensors
+    return [(x[:BATCH], y[:BATCH]), (torch.cat([x[:6], x[:6] * torch.nan]), y[:BATCH])]
+
+
+def sum_loss(outputs, targets):
+    return nn.functional.cross_entropy(outputs, targets, reduction="sum")
+
+
+def weighted_loss(outputs, targets):
+    weight = torch.tensor([1.0, 2.0, 5.0], dtype=torch.float64)
+    return nn.functional.cross_entropy(outputs, targets, weight)
+
+
+def another_order():
+    order = torch.randperm(
+        EXAMPLES, generator=torch.Generator().manual_seed(torch.distributed.get_rank())
+    )
+    return DataLoader(data(), BATCH, sampler=order.tolist())
+
+
+def fewer_batches():
+    x, y = data().tensors
+    count = 3 - torch.distributed.get_rank()
+    return [(x[:BATCH], y[:BATCH])] * count
+
+
+def distributed_loader():
+    return DataLoader(data(), BATCH, sampler=DistributedSampler(data(), 2, 0))
+
+
+WRONG = {
+    "a loss that is not finite": (
+        lambda: {"train": poisoned()},
+        "rank 1 failed, so nothing was changed on any: the loss is nan at step 1, stage 0, as the inputs",
+    ),
+    "data that one process cannot read": (
+        lambda: {"train": failing()},
+        "rank 1 failed, so nothing was changed on any: image 7 is damaged.",
+    ),
+    "loaders in another order": (
+        lambda: {"train": another_order()},
+        "the training batches of the processes differ: each process has to get all batches",
+    ),
+    "a sampler of its own": (
+        lambda: {"train": distributed_loader()},
+        "train has a DistributedSampler, which gives each process other batches",
+    ),
+    "a sum": (
+        lambda: {"loss": sum_loss},
+        "the loss cannot be shared out to 2 processes: on the first",
+    ),
+    "weights": (lambda: {"loss": weighted_loss}, "the loss cannot be shared out to 2 processes"),
+    "compiled": (
+        lambda: {"settings": ("compile=true",)},
+        "compile=True cannot be had with 2 processes: a program for each stage",
+    ),
+    "loaders of other lengths": (
+        lambda: {"train": fewer_batches()},
+        "differ in the number of training examples: 36 on rank 0; 24 on rank 1.",
+    ),
+    "a folder that cannot be": (
+        lambda: {"resume": True},
+        "holds no run: there is no config.json in it.",
+    ),
+    "orders": (
+        lambda: {"train": in_an_order_of_its_own()},
+        "the processes differ in the order of the training data:",
+    ),
+    "seeds": (
+        lambda: {"settings": (f"seed={torch.distributed.get_rank()}",)},
+        "the processes differ in the recipe's seed: 0 on rank 0; 1 on rank 1.",
+    ),
+}
+
+
+def in_an_order_of_its_own():
+    return Vectors(
+        *data().tensors, BATCH, torch.Generator().manual_seed(torch.distributed.get_rank())
+    )
+
+
+def failing():
+    generator = torch.Generator().manual_seed(1)
+    return Failing(*data().tensors, BATCH, generator)
+
+
+def gone_wrong(rank, kind, folder):
+    try:
+        return trained(folder, **WRONG[kind][0]())
+    except GrowthError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_what_is_wrong_on_one_process_is_said_by_the_first(kind, tmp_path):
+    said = on_ranks(gone_wrong, kind, tmp_path / "run")
+    assert WRONG[kind][1] in said[0]
+
+
+def in_a_folder_that_is_taken(rank, folder):
+    try:
+        return trained(folder)
+    except GrowthError as error:
+        return str(error)
+
+
+def test_a_folder_with_a_run_is_refused_by_all(tmp_path):
+    trained(tmp_path / "run", stop=3)
+    kept = sorted(p.name for p in (tmp_path / "run").rglob("*"))
+    said = on_ranks(in_a_folder_that_is_taken, tmp_path / "run")
+    assert said[0] == said[1] and "already holds a run. Go on with" in said[0]
+    assert sorted(p.name for p in (tmp_path / "run").rglob("*")) == kept
+
+
+def test_processes_that_are_no_group_are_refused(tmp_path, monkeypatch):
+    for name, value in {
+        "RANK": 0,
+        "WORLD_SIZE": 2,
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": 1,
+    }.items():
+        monkeypatch.setenv(name, str(value))
+    with pytest.raises(
+        InputError, match="torchrun has started 2 processes, but they are no group yet"
+    ):
+        trained(tmp_path)
+
+
+def test_other_commands_are_refused_by_the_first_process(tmp_path, monkeypatch, capsys):
+    for rank in (0, 1):
+        for name, value in {
+            "RANK": rank,
+            "WORLD_SIZE": 2,
+            "MASTER_ADDR": "localhost",
+            "MASTER_PORT": 1,
+        }.items():
+            monkeypatch.setenv(name, str(value))
+        assert main(["report", str(tmp_path)]) == 2
+        said = capsys.readouterr().err
+        assert ("only `growthring train` shares its work out to several" in said) == (rank == 0)
+        with pytest.raises(SystemExit):
+            main(["train", "--no-such-option"])
+        assert bool(capsys.readouterr().err) == (rank == 0)

@@ -34,6 +34,7 @@ from growthring.train.setup import (
     make_plan,
     make_streams,
 )
+from growthring.train.sharing import check_mean, common_facts
 from growthring.train.tasks import Task, task_for, task_of
 from growthring.train.trial import check_labels
 
@@ -121,8 +122,9 @@ def assemble(
         parts = _prepared(
             recipe, device, processes, generator, model, train, test, loss, data, download, say
         )
-    parts.wrapped = processes.wrapped(parts.model)
     recipe = parts.recipe
+    processes.same(common_facts(recipe, parts.train, parts.stage_steps))
+    parts.wrapped = processes.wrapped(parts.model)
     if not (recipe.fixed or recipe.small):
         parts.grower = Grower(
             parts.wrapped,
@@ -180,6 +182,8 @@ def _prepared(
     steps = stage_steps(plan, batches)
     optimizer = make_optimizer(recipe, trained, sum(steps))
     regularisation = Regularisation(recipe, plan, optimizer, batches)
+    if loss is not None:
+        check_mean(processes, full, batches, loss)
     test_loss = loss or task.test_loss(recipe.label_smoothing)
     loss = loss or task.loss(recipe.label_smoothing)
     for one in dict.fromkeys((loss, test_loss)):  # which may be the same

@@ -101,7 +101,7 @@ class Trainer(Loop):
         self._log_rates, self._source, self._tensorboard = log_rates, source or {}, tensorboard
         check(recipe)
         self._check_options(checkpoint_minutes)
-        check_shareable(processes, recipe, loss, train=train, test=test)
+        check_shareable(processes, recipe, train=train, test=test)
         progress = (progress or Progress()) if processes.is_first else Silence()
         parts = assemble(
             recipe,
