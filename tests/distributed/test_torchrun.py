@@ -139,7 +139,8 @@ def stopped(rank, folder, at):
 
 
 def resumed(rank, folder):
-    return trained(folder, resume=True)
+    """The second process is on another machine, say, which has no such folder."""
+    return trained(folder if rank == 0 else folder / "elsewhere", resume=True)
 
 
 def test_a_run_goes_on_with_fewer_or_more_processes(tmp_path):
@@ -155,6 +156,7 @@ def test_a_run_goes_on_with_fewer_or_more_processes(tmp_path):
     both = on_ranks(resumed, more)
     assert both[0] == both[1]
     assert both[0].notes == ("trained by 1 process, from step 9 on by 2 processes.",)
+    assert not (more / "elsewhere").exists()
     for folder in (fewer, more):
         assert_close(one, folder)
         assert_same_numbers(one, folder)
