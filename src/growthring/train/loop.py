@@ -23,8 +23,17 @@ from growthring.runs.records import LogRecord
 from growthring.train.account import Account
 from growthring.train.choices import Choice, TwinTrial, choose, compiled_steps, mode_of
 from growthring.train.compiling import CompiledStage, compile_ahead, keeps_compiled
+from growthring.train.idle import nothing
 from growthring.train.lengths import evaluation_steps
-from growthring.train.measure import OnDevice, apply, arithmetic_of, batch_sums, evaluate
+from growthring.train.measure import (
+    OnDevice,
+    apply,
+    arithmetic_of,
+    batch_sums,
+    counts_nothing,
+    means,
+    sums_of,
+)
 from growthring.train.parts import Parts
 from growthring.train.progress import Progress
 from growthring.train.setup import learning_rate
@@ -53,6 +62,7 @@ class Loop:
         self.recipe, self.device, self.plan = parts.recipe, parts.device, parts.plan
         self.model, self.optimizer, self.grower = parts.model, parts.optimizer, parts.grower
         self.train, self.test, self.loss = parts.train, parts.test, parts.loss
+        self.processes = parts.processes
         self.total_steps = parts.total_steps
         self._unit = self.plan.lengths.unit or "epochs"
         in_steps = self._unit == "steps"
@@ -60,7 +70,7 @@ class Loop:
         self.account = Account(parts, Totals())
         self.sums = torch.zeros(3, dtype=torch.float64)
         self.choices: list[Choice] = []
-        self._forward: Any = parts.model
+        self._forward: Any = parts.wrapped
         self._said: set[str] = set()
 
     @property
@@ -156,7 +166,7 @@ class Loop:
         while True:
             before = totals.step
             is_new = self.train.part == 0 if self._unit == "steps" else not self.sums[2]
-            for batch in OnDevice(self.train, self.device):
+            for batch in OnDevice(self.processes.in_step(self.train), self.device):
                 yield batch
                 if self._is_due:
                     yield None
@@ -184,7 +194,7 @@ class Loop:
             compiled = CompiledStage(
                 self.model, self.plan.batch_sizes[stage], self.grower, self.backend
             )
-        self._forward = self.model if compiled is None else compiled
+        self._forward = self.parts.wrapped if compiled is None else compiled
         while totals.done(self._unit)[1] < self.plan.lengths.counts[stage] or self._is_due:
             self._stretch(batches)
         self._grow(is_last=stage == self.plan.num_stages - 1)
@@ -202,6 +212,7 @@ class Loop:
                 )
             report = grower.grow()
         clock.add_to(totals)
+        self.processes.pool(totals)
         totals.stage, totals.epochs_in_stage, totals.steps_in_stage = totals.stage + 1, 0, 0
         if report is not None:
             totals.search_flops += report.search_flops
@@ -224,14 +235,17 @@ class Loop:
             if self.grower is not None:
                 done = totals.steps_in_stage / max(steps_in_stage, 1)
                 self.grower.advance(min(1.0, done / self.grower.fade))
-            self._step(batch)
+            with self.processes.draws.own():
+                count = self._step(batch)
             totals.step += 1
             totals.steps_in_stage += 1
-            self.account.spend(batch)
+            if self.processes.is_first:
+                self.account.spend(batch, count)
             clock.add_to(totals)
             self.progress.step(self.account.status(self._mean_loss))
             self.after_step()
             clock = Clock()
+        self.processes.pool(totals)
         record = self.account.epoch(rate, self._train_metrics(), self.evaluate())
         self.sums.zero_()
         self.note(record)
@@ -239,8 +253,31 @@ class Loop:
         self.progress.epoch(record, self.account.width, is_last, self.parts.task.metrics)
         self._say_notes()
 
-    def _step(self, batch: Batch) -> None:
-        """Forward, backward, update; nothing is updated if the loss is not finite."""
+    def _step(self, batch: Batch) -> int:
+        """Forward, backward, update; nothing is updated if the loss is not finite.
+
+        Returns:
+            Examples that were trained on, over all processes.
+        """
+        with self.processes.together():
+            loss, sums = self._losses(batch)
+        total, count = self.processes.added(sums, batch)
+        if not self.processes.is_alone and not total[2]:
+            self._fail(math.nan, batch[0])
+        self.optimizer.zero_grad()
+        with self.processes.averaging():
+            self.processes.scaled(loss, sums, total).backward()
+        if self.recipe.clip_norm is not None:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip_norm)
+        self.optimizer.step()
+        self.sums += total.cpu()
+        return count
+
+    def _losses(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The loss, and the sums of `batch_sums`."""
+        if not self.processes.is_alone and counts_nothing(batch):
+            with self._precision():
+                return nothing(self._forward, batch[0])
         inputs, targets = batch
         with self._precision():
             outputs = self._outputs(inputs)
@@ -263,13 +300,7 @@ class Loop:
             value = float(loss.detach())
             if not math.isfinite(value):
                 self._fail(value, inputs)
-        sums = batch_sums(loss, outputs, batch)  # now, as the outputs are still in the cache
-        self.optimizer.zero_grad()
-        loss.backward()
-        if self.recipe.clip_norm is not None:
-            nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip_norm)
-        self.optimizer.step()
-        self.sums += sums.cpu()
+        return loss, batch_sums(loss, outputs, batch)  # now, as the outputs are still in the cache
 
     def _outputs(self, inputs: Any) -> Any:
         """Of the model, compiled where that was chosen."""
@@ -284,7 +315,12 @@ class Loop:
         """Loss and accuracy (0 to 1) on the test data; None where there is none."""
         if self.test is None:
             return None, None
-        return evaluate(self.model, self.test, self.parts.test_loss, self._precision, self.device)
+        processes = self.processes
+        processes.level(self.model)
+        with processes.together(), processes.draws.own():
+            slices = processes.slices(self.test.fork(0))
+            sums = sums_of(self.model, slices, self.parts.test_loss, self._precision, self.device)
+        return means(processes.total(sums))
 
     def _train_metrics(self) -> tuple[float, float | None]:
         """Mean loss and accuracy of the batches since the last evaluation, as they were trained on."""
@@ -292,8 +328,9 @@ class Loop:
         return loss_sum / examples, None if math.isnan(right) else right / examples
 
     def _say_notes(self) -> None:
-        """What the data has to say, each of it once."""
-        for note in (*self.train.notes, *(() if self.test is None else self.test.notes)):
+        """What the data and the processes have to say, each of it once."""
+        of_data = (*self.train.notes, *(() if self.test is None else self.test.notes))
+        for note in (*self.processes.notes_on(self.model), *of_data):
             if note not in self._said:
                 self._said.add(note)
                 self.progress.say(f"note: {note}")
