@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import time
 from collections.abc import Generator, Iterator
 from typing import Any
 
@@ -203,6 +204,7 @@ class Loop:
         Returns:
             Examples that were trained on, over all processes.
         """
+        was_compiled, started = self._is_compiled, time.perf_counter()
         with self.processes.together():
             loss, sums = self._losses(batch)
         total, count = self.processes.added(sums, batch)
@@ -211,6 +213,8 @@ class Loop:
         self.optimizer.zero_grad()
         with self.processes.averaging():
             self.processes.scaled(loss, sums, total).backward()
+        if self._is_compiled and not was_compiled:  # in this step, forward and backward
+            self.totals.compile_seconds += time.perf_counter() - started
         if self.recipe.clip_norm is not None:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip_norm)
         self.optimizer.step()
@@ -224,7 +228,7 @@ class Loop:
                 return nothing(self._forward, batch[0])
         inputs, targets = batch
         with self._precision():
-            outputs = self._outputs(inputs)
+            outputs = apply(self._forward, inputs)
             try:
                 loss = self.loss(outputs, targets)
             except IndexError as error:  # "Target 10 is out of bounds."
@@ -246,14 +250,10 @@ class Loop:
                 self._fail(value, inputs)
         return loss, batch_sums(loss, outputs, batch)  # now, as the outputs are still in the cache
 
-    def _outputs(self, inputs: Any) -> Any:
-        """Of the model, compiled where that was chosen."""
-        forward = self._forward
-        is_first = isinstance(forward, CompiledStage) and forward.seconds is None
-        outputs = apply(forward, inputs)
-        if is_first and forward.seconds is not None:
-            self.totals.compile_seconds += forward.seconds
-        return outputs
+    @property
+    def _is_compiled(self) -> bool:
+        """Whether the present stage is compiled by now."""
+        return isinstance(self._forward, CompiledStage) and self._forward.has_run
 
     def evaluate(self) -> tuple[float | None, float | None]:
         """Loss and accuracy (0 to 1) on the test data; None where there is none."""
