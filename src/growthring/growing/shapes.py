@@ -6,11 +6,13 @@ alone of which stage they are, and where in the module the model stands that gro
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
+from torch.utils.hooks import RemovableHandle
 
 from growthring.core.axes import layout
 from growthring.core.widen import formatted
@@ -96,6 +98,57 @@ def take_shapes(module: nn.Module, plan: Plan, stage: int) -> None:
             set_data(tensor, formatted(part, tensor))
     growing.follow(step)
     refresh(module)
+
+
+def shapes_before_weights(
+    root: nn.Module, plan: Plan, find: Callable[[nn.Module], Mapping[str, nn.Module]]
+) -> RemovableHandle:
+    """Lets models within a module take on the shapes of whatever weights that loads.
+
+    Args:
+        root: whose `load_state_dict` will be called; copies of it do the same.
+        plan: of the models.
+        find: the models within `root`, or a copy of it, by their paths: see `models_in`.
+
+    Returns:
+        What ends it.
+
+    >>> import growthring as gr
+    >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    >>> plan = gr.plan(net, torch.ones(1, 4), stages=2)
+    >>> seed = plan.build_seed()
+    >>> with shapes_before_weights(seed, plan, lambda root: {"": root}):
+    ...     seed.load_state_dict(net.state_dict())
+    <All keys matched successfully>
+    """
+
+    def hook(module: nn.Module, weights: Mapping[str, Any], prefix: str, *_: Any) -> None:
+        take_saved_shapes(module, plan, find, weights, prefix)
+
+    return root.register_load_state_dict_pre_hook(hook)
+
+
+def take_saved_shapes(
+    root: nn.Module,
+    plan: Plan,
+    find: Callable[[nn.Module], Mapping[str, nn.Module]],
+    weights: Mapping[str, Any],
+    prefix: str = "",
+) -> None:
+    """Gives models within a module the shapes of the weights that it is about to load; others it leaves alone.
+
+    Args:
+        root: the module.
+        plan: of the models.
+        find: the models within it, by their paths.
+        weights: a state_dict.
+        prefix: of the names in it.
+    """
+    found = {path: f"{prefix}{path}." if path else prefix for path in find(root)}
+    stages = {path: stage_of(weights, plan, start) for path, start in found.items()}
+    for path, stage in stages.items():
+        if stage is not None:
+            take_shapes(root.get_submodule(path), plan, stage)
 
 
 def models_in(

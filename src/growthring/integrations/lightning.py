@@ -8,57 +8,27 @@ from __future__ import annotations
 
 import gc
 import importlib
-import inspect
-import math
-import sys
-import warnings
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
 from torch import nn
-from torch.optim.swa_utils import AveragedModel
 
-from growthring.core.wording import counted
-from growthring.errors import GrowthWarning, InputError, UnsupportedModelError
 from growthring.growing.fading import Fades, fades_are_saved
 from growthring.growing.grower import Grower
 from growthring.growing.matching import check_saved
-from growthring.growing.shapes import models_in, stage_of, take_shapes
+from growthring.growing.shapes import models_in, shapes_before_weights, take_saved_shapes
+from growthring.integrations import lightning_checks as checks
 from growthring.planning.plan import Plan
 
-
-def _package() -> str:
-    """The name under which there is Lightning: the one that the user has imported, if any."""
-    names = ("lightning.pytorch", "pytorch_lightning")
-    for name in sorted(names, key=lambda name: name not in sys.modules):
-        try:
-            importlib.import_module(name)
-        except ModuleNotFoundError as error:
-            if error.name not in (name, name.partition(".")[0]):
-                raise
-        else:
-            return name
-    raise ImportError(
-        "growthring.integrations.lightning needs Lightning, which is not installed: "
-        'pip install "growthring[lightning]"'
-    )
-
-
-_PACKAGE = _package()
+_PACKAGE = checks.package()
 _Callback: Any = importlib.import_module(_PACKAGE).Callback
-_rank_zero_info = importlib.import_module(f"{_PACKAGE}.utilities.rank_zero").rank_zero_info
-_CHANGES_LENGTH = (
-    "GradientAccumulationScheduler"  # so that nobody can tell how many steps there will be
-)
-_OPTIONS = set(inspect.signature(Grower).parameters) - {
-    "model", "plan", "optimizer", "averages", "through"
-}  # fmt: skip
+_tell = importlib.import_module(f"{_PACKAGE}.utilities.rank_zero").rank_zero_info
 
 
 class GrowthCallback(_Callback):
-    """Grows a model that a LightningModule was built around, `self.net = plan.build_seed()`, or is.
+    """Grows the model that a LightningModule was built around, `self.net = plan.build_seed()`, or that it is.
 
     Averages of it grow along: those of Lightning's own callbacks, and any `AveragedModel` in the LightningModule.
 
@@ -69,10 +39,10 @@ class GrowthCallback(_Callback):
         options: of the `Grower`: method, noise, fade, unknown_state, ...
 
     Attributes:
-        grower: of the last fit; None before it.
+        grower: of the last fit; None before it, and once the trainer does something else.
 
     >>> import growthring as gr, lightning.pytorch as pl, torch
-    >>> class Classifier(pl.LightningModule):
+    >>> class Regression(pl.LightningModule):
     ...     def __init__(self, net):
     ...         super().__init__()
     ...         self.net = net
@@ -84,12 +54,10 @@ class GrowthCallback(_Callback):
     ...         return torch.optim.SGD(self.parameters(), lr=0.1)
     >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     >>> plan = gr.plan(net, torch.ones(1, 4), total_steps=6)
-    >>> growth = GrowthCallback(plan)
-    >>> quiet = dict.fromkeys(["logger", "enable_progress_bar", "enable_model_summary"], False)
-    >>> trainer = pl.Trainer(
-    ...     max_steps=6, accelerator="cpu", callbacks=[growth], **quiet, enable_checkpointing=False
-    ... )
-    >>> model = Classifier(plan.build_seed())
+    >>> model, growth = Regression(plan.build_seed()), GrowthCallback(plan)
+    >>> off = ["logger", "enable_progress_bar", "enable_model_summary", "enable_checkpointing"]
+    >>> options = {"accelerator": "cpu", **dict.fromkeys(off, False)}
+    >>> trainer = pl.Trainer(max_steps=6, callbacks=[growth], **options)
     >>> trainer.fit(model, torch.utils.data.DataLoader(torch.ones(6, 4)))
     >>> model.net[0].out_features, growth.grower.is_complete
     (8, True)
@@ -103,163 +71,110 @@ class GrowthCallback(_Callback):
         **options: Any,
     ) -> None:
         super().__init__()
-        if not isinstance(plan, Plan):
-            raise InputError(f"plan is a {type(plan).__name__}; pass what gr.plan(...) returned.")
-        if plan.total_steps is None:
-            raise InputError(
-                "the plan does not know how long the run is, so the callback could not tell when to grow: make it "
-                "with gr.plan(..., total_steps=N), N being the optimizer steps that the trainer will take."
-            )
-        unknown = sorted(set(options) - _OPTIONS)
-        if unknown:
-            raise InputError(
-                f"GrowthCallback got '{unknown[0]}', which is none of its arguments nor an option of gr.Grower: "
-                f"{', '.join(sorted(_OPTIONS))}."
-            )
+        checks.check_arguments(plan, options)
         self.plan, self.module, self.averages, self.options = plan, module, averages, options
         self.grower: Grower | None = None
+        self._sizes = [float(plan.num_parameters(t)) for t in range(plan.num_stages)]
         self._kept: tuple[weakref.ref[nn.Module], dict[str, Any]] | None = None  # of which model
-        self._steps = self._offset = self._stepped = 0
-        self._is_resumed = False
+        self._is_resumed = False  # from a checkpoint that this fit has loaded
+        self._step = self._offset = self._stepped = 0
         self._open = ExitStack()  # hooks, for as long as the trainer runs
 
     @property
     def state_key(self) -> str:
         """Tells several in one checkpoint apart."""
-        name: str = super().state_key
+        name = type(self).__qualname__
         return name if self.module is None else f"{name}({self.module!r})"
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Lets the module take on the shapes of whatever weights it will load."""
-        _check_strategy(trainer.strategy)
+        checks.check_strategy(trainer.strategy, stage)
         self._open.close()
-        self._is_resumed = False
-        if self._kept is not None and not any(m is self._kept[0]() for m in pl_module.modules()):
-            self.grower = self._kept = None  # of another model
-        # a copy that a callback makes later has the hook from the module
-        for root in [pl_module, *_averages_of(trainer)]:
-            self._open.callback(root.register_load_state_dict_pre_hook(self._hook()).remove)
-
-    def _hook(self) -> Any:
-        def take_saved_shapes(root: Any, weights: Mapping[str, Any], prefix: str, *_: Any) -> None:
-            for path, model in self._models(root).items():
-                stage = stage_of(weights, self.plan, f"{prefix}{path}." if path else prefix)
-                if stage is not None:
-                    take_shapes(model, self.plan, stage)
-
-        return take_saved_shapes  # a function, which copies of a module share
+        self.grower, self._is_resumed = None, False
+        if self._kept and not any(m is self._kept[0]() for m in pl_module.modules()):
+            self._kept = None
+        for root in [pl_module, *checks.copies_of(trainer)]:
+            hook = shapes_before_weights(root, self.plan, self._models)
+            self._open.callback(hook.remove)
 
     def _models(self, root: nn.Module) -> dict[str, nn.Module]:
         return models_in(root, self.plan, self.module, self.averages)
 
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-        """Notes where growth was; norms that were fading in do so now, whatever the trainer runs."""
+        """Takes up where growth was; norms that were fading in do so now, whatever the trainer runs."""
         state = (checkpoint.get("callbacks") or {}).get(self.state_key)
-        if state is not None:
-            model = next(iter(self._models(pl_module).values()))
-            check_saved(state["growth"], self.plan, 0)
-            Fades(model, self.plan.groups.statistics).load_state_dict(state["growth"]["fades"])
-            self.grower, self._kept, self._is_resumed = None, (weakref.ref(model), state), True
+        if state is None:
+            return
+        model = next(iter(self._models(pl_module).values()))
+        check_saved(state["growth"], self.plan, 0)
+        Fades(model, self.plan.groups.statistics).load_state_dict(state["growth"]["fades"])
+        self._kept, self._is_resumed = (weakref.ref(model), state), True
+        if self.grower is not None:  # a tuner goes back to where the fit began
+            self.grower.load_state_dict(state["growth"])
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Makes the Grower: optimizers are there, and their state is not loaded yet."""
-        (path, model), *followers = self._models(pl_module).items()
-        copies = [copy.get_submodule(path) for copy in _averages_of(trainer)]
-        own = {id(p) for p in model.parameters()}
-        optimizers = [o for o in trainer.optimizers if own & set(map(id, _parameters_of(o)))]
-        if not optimizers:
-            raise InputError(
-                f"no optimizer of configure_optimizers() trains '{path}', the model that grows: it returns "
-                f"{', '.join(type(o).__name__ for o in trainer.optimizers) or 'none'}."
-            )
-        wrapped = trainer.strategy.model
-        if wrapped is not pl_module:
-            gc.collect()  # what an earlier fit was wrapped in holds the model no longer
+        (path, model), *others = self._models(pl_module).items()
+        optimizers, wrapper = checks.training_parts(trainer, path, model)
+        averages = [average for _, average in others]
+        averages += [copy.get_submodule(path) for copy in checks.copies_of(trainer)]
+        if wrapper is not None:
+            gc.collect()  # what an earlier fit had wrapped the model in is gone then
         self.grower = Grower(
-            model,
-            self.plan,
-            optimizers,
-            averages=[*(average for _, average in followers), *copies],
-            through=None if wrapped is pl_module else wrapped,
-            **self.options,
+            model, self.plan, optimizers, averages=averages, through=wrapper, **self.options
         )
-        if self._kept is not None and (
-            self._is_resumed or self._kept[1]["growth"]["stage"] == self.grower.stage
-        ):
-            self.grower.load_state_dict(self._kept[1]["growth"])
+        kept = self._kept[1]["growth"] if self._kept else {"stage": None}
+        if self._is_resumed or kept["stage"] == self.grower.stage:
+            self.grower.load_state_dict(kept)
         elif self.grower.is_full and self.plan.num_stages > 1:
-            self._warn(
-                trainer,
-                f"'{path}' has its full size already, so nothing will grow: build the LightningModule around "
-                "plan.build_seed().",
-            )
+            checks.warn_of_full(trainer, path)
         if not pl_module.automatic_optimization:
             self._open.callback(optimizers[0].register_step_post_hook(self._count).remove)
         self._open.enter_context(fades_are_saved())
 
-    def _count(self, *_: Any) -> None:
-        self._stepped += 1
-
-    # While it trains.
-
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Finds out how far the run is, now that all is loaded; says so if the plan is for another length."""
-        grower = self._grower
-        self._steps = int(grower.state_dict()["pace"]["step"])
-        if self._is_resumed and self._kept is not None:
+        """Finds out how far the run is, now that all is loaded."""
+        self._step = self.state_dict()["growth"]["pace"]["step"]
+        if self._is_resumed and self._kept:
             self._offset, self._stepped = (self._kept[1][key] for key in ("offset", "stepped"))
         else:
-            self._offset = self._taken(trainer) - self._steps
-        is_known = not any(type(c).__name__ == _CHANGES_LENGTH for c in trainer.callbacks)
-        if trainer.fast_dev_run or grower.is_full or not is_known:
-            return
-        left = trainer.estimated_stepping_batches - trainer.global_step
-        planned = int(self.plan.total_steps or 0) - self._steps
-        if 0 <= left < math.inf and left != planned and pl_module.automatic_optimization:
-            end = "before the model is complete" if left < planned else "long after it is"
-            self._warn(
-                trainer,
-                f"the trainer will take {counted(int(left), 'step')}, the plan has {planned:,} left: the training "
-                f"would end {end}. Make the plan with total_steps=trainer.estimated_stepping_batches, "
-                f"{trainer.estimated_stepping_batches:,} in all.",
-            )
-        if grower.plan.groups.statistics and any(
-            getattr(c, "save_weights_only", False) for c in trainer.checkpoint_callbacks
-        ):
-            self._warn(
-                trainer,
-                "a checkpoint callback saves weights only, and norms fade in after each growth: what such a "
-                "checkpoint computes then is not what the model did. Let it save everything.",
-            )
+            self._offset = self._taken(trainer) - self._step
+        if self.grower and not self.grower.is_full:
+            checks.warn_of_length(trainer, self.plan, self._offset)
+        checks.warn_of_saving(trainer, self.plan)
+        self._follow(trainer)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
         """Grows when the plan says so: after steps of the optimizer, not after batches."""
-        for _step in range(self._taken(trainer) - self._offset - self._steps):
-            report = self._grower.step()
-            self._steps = report.step
-            if report.growth is not None:
-                _rank_zero_info(f"growthring: {report}")
-        if not trainer.barebones:
-            where = "growth" if self.module is None else f"growth/{self.module}"
-            size = self.plan.num_parameters(self._grower.stage)
-            values = {"stage": float(self._grower.stage), "parameters": float(size)}
-            pl_module.log_dict({f"{where}/{name}": value for name, value in values.items()})
+        self._follow(trainer)
+        if self.grower and not trainer.barebones:
+            name, stage = "/".join(filter(None, ("growth", self.module))), self.grower.stage
+            values = {"stage": float(stage), "parameters": self._sizes[stage]}
+            pl_module.log_dict({f"{name}/{key}": value for key, value in values.items()})
+
+    def _follow(self, trainer: Any) -> None:
+        while self.grower and self._step < self._taken(trainer) - self._offset:
+            report = self.grower.step()
+            self._step = report.step
+            if report.growth:
+                _tell(f"growthring: {report}")
+
+    def _taken(self, trainer: Any) -> int:
+        """Optimizer steps. Of several optimizers the trainer counts all together, so there we count one's."""
+        is_counted = trainer.lightning_module.automatic_optimization
+        return int(trainer.global_step) if is_counted else self._stepped
+
+    def _count(self, *_: Any) -> None:
+        self._stepped += 1
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Says what is missing, where the training ended early."""
         self._keep()
-        grower = self._grower
-        if not grower.is_complete and not trainer.fast_dev_run:
-            fading = len(grower.fading_norms)
-            self._warn(
-                trainer,
-                f"the training ended after step {self._steps:,} of the plan's {self.plan.total_steps:,}: the model "
-                f"is at stage {grower.stage} of {self.plan.num_stages - 1}, and {counted(fading, 'norm')} of it still "
-                "fade in. fit(ckpt_path=...) goes on.",
-            )
+        if self.grower:
+            checks.warn_of_end(trainer, self.grower, self._step)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Notes where growth was: a fit of the same module goes on there."""
+        """Remembers where growth was: the next fit of the same module goes on there."""
         self._keep()
         self._open.close()
 
@@ -267,30 +182,16 @@ class GrowthCallback(_Callback):
         """Leaves nothing on the module."""
         self._open.close()
 
+    def _keep(self) -> None:
+        if self.grower:
+            self._kept = weakref.ref(self.grower.model), self.state_dict()
+
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint remembers of growth: plain values and tensors."""
         if self.grower is None:
-            return {} if self._kept is None else self._kept[1]
+            return self._kept[1] if self._kept else {}
         growth = self.grower.state_dict()
         return {"growth": growth, "offset": self._offset, "stepped": self._stepped}
-
-    def _keep(self) -> None:
-        if self.grower is not None:
-            self._kept = weakref.ref(self.grower.model), self.state_dict()
-
-    @property
-    def _grower(self) -> Grower:
-        assert self.grower is not None  # Lightning calls on_fit_start first
-        return self.grower
-
-    def _taken(self, trainer: Any) -> int:
-        """Optimizer steps; the trainer counts those of all optimizers together, so of several we count ourselves."""
-        is_counted = trainer.lightning_module.automatic_optimization
-        return int(trainer.global_step) if is_counted else self._stepped
-
-    def _warn(self, trainer: Any, text: str) -> None:
-        if trainer.is_global_zero:
-            warnings.warn(text, GrowthWarning, stacklevel=3)
 
 
 def match_checkpoint(
@@ -298,41 +199,23 @@ def match_checkpoint(
 ) -> None:
     """Brings a LightningModule to the stage that a checkpoint was saved in, before it loads the weights.
 
-    For `LightningModule.on_load_checkpoint(self, checkpoint)`: `load_from_checkpoint` works at any stage then, and
-    knows no callbacks that could do it.
+    For `LightningModule.on_load_checkpoint(self, checkpoint)`: with it `load_from_checkpoint`, which knows of no
+    callbacks, works at any stage.
 
     Args:
         pl_module: built around the seed, or a model of any other stage.
         plan: that it was trained with.
         checkpoint: what `on_load_checkpoint` was given.
         module: as the callback was told.
+
+    >>> import growthring as gr, lightning.pytorch as pl, torch
+    >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    >>> plan, model = gr.plan(net, torch.ones(1, 4), total_steps=6), pl.LightningModule()
+    >>> model.net = plan.build_seed()
+    >>> match_checkpoint(model, plan, {"state_dict": {"net.0.weight": torch.ones(8, 4)}})
+    >>> model.net[0].out_features
+    8
     """
     callback = GrowthCallback(plan, module)
-    callback._hook()(pl_module, checkpoint["state_dict"], "")
+    take_saved_shapes(pl_module, plan, callback._models, checkpoint["state_dict"])
     callback.on_load_checkpoint(None, pl_module, checkpoint)
-
-
-def _check_strategy(strategy: Any) -> None:
-    kinds = {kind.__name__ for kind in type(strategy).__mro__}
-    name = type(strategy).__name__
-    if not kinds & {"SingleDeviceStrategy", "DDPStrategy"} or "DeepSpeedStrategy" in kinds:
-        raise UnsupportedModelError(
-            f"GrowthCallback does not know how a model grows under {name}, which may keep its weights in pieces. "
-            "Use strategy='ddp', or one device."
-        )
-    if getattr(strategy, "_start_method", "popen") != "popen":
-        raise UnsupportedModelError(
-            f"{name} (start_method={strategy._start_method!r}) hands the trained weights back to a process whose "
-            "model has never grown. Use strategy='ddp', which starts the script once for each device."
-        )
-
-
-def _averages_of(trainer: Any) -> list[nn.Module]:
-    """The copies of the LightningModule that Lightning's own callbacks average in (EMA, SWA)."""
-    held = [getattr(callback, "_average_model", None) for callback in trainer.callbacks]
-    copies = [each.module if isinstance(each, AveragedModel) else each for each in held]
-    return [each for each in copies if isinstance(each, nn.Module)]
-
-
-def _parameters_of(optimizer: Any) -> list[Any]:
-    return [p for group in optimizer.param_groups for p in group["params"]]
