@@ -78,8 +78,8 @@ def check_strategy(strategy: Any, stage: str) -> None:
     if stage == "fit" and method != "popen":
         raise UnsupportedModelError(
             f"a model cannot grow under Lightning's {name} with start_method='{method}': it hands the trained "
-            "weights back to a process whose model has never grown. Use strategy='ddp', which starts the script once for "
-            "each device."
+            "weights back to a process whose model has never grown. Use strategy='ddp', which starts the script "
+            "once for each device."
         )
 
 
@@ -153,7 +153,8 @@ def warn_of_saving(trainer: Any, plan: Plan) -> None:
         warn(
             trainer,
             f"{type(bare[0]).__name__} saves weights only. Norms of this model fade in after each growth, and "
-            "until they have, the same weights in a plain model compute something else: leave save_weights_only out.",
+            "until they have, the same weights in a plain model compute something else: leave "
+            "save_weights_only out.",
         )
 
 
