@@ -21,6 +21,7 @@ from growthring.graph.computed import refresh
 from growthring.graph.resize import named_tensors
 from growthring.graph.restore import set_data
 from growthring.growing.module import GrowingModule
+from growthring.growing.transaction import all_or_nothing
 from growthring.methods.base import Step
 from growthring.planning.plan import Plan
 
@@ -80,14 +81,23 @@ def take_shapes(module: nn.Module, plan: Plan, stage: int) -> None:
     if at is None or at == stage:
         return
     growing = GrowingModule(module, plan)
-    growing.fades.finish()
     step = Step(plan, plan.stage_widths[at], plan.stage_widths[stage], "off")
-    if stage > at:
-        growing.enter(step)
-        growing.fades.finish()  # what fades is for a saved state to say
-        return
+
+    def change() -> None:
+        growing.fades.finish()
+        if stage > at:
+            growing.enter(step)
+            growing.fades.finish()  # what fades is for a saved state to say
+        else:
+            _leave(growing, step)
+
+    all_or_nothing([module, growing.fades], change, lambda: None)
+
+
+def _leave(growing: GrowingModule, step: Step) -> None:
+    """The way back: what is cut off was another stage's."""
     for name, tensor in growing.tensors.items():
-        spec = plan.groups.specs.get(name)
+        spec = step.plan.groups.specs.get(name)
         part = tensor.detach()
         for place, axis in enumerate(() if spec is None else spec.axes):
             kept = layout(axis, step.after, step.before)
@@ -97,7 +107,7 @@ def take_shapes(module: nn.Module, plan: Plan, stage: int) -> None:
             tensor.grad = None
             set_data(tensor, formatted(part, tensor))
     growing.follow(step)
-    refresh(module)
+    refresh(growing.module)
 
 
 def shapes_before_weights(

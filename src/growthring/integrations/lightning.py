@@ -123,8 +123,8 @@ class GrowthCallback(_Callback):
         self.grower = Grower(
             model, self.plan, optimizers, averages=averages, through=wrapper, **self.options
         )
-        kept = self._kept[1]["growth"] if self._kept else {"stage": None}
-        if self._is_resumed or kept["stage"] == self.grower.stage:
+        kept, widths = self._kept and self._kept[1]["growth"], self.plan.stage_widths
+        if kept and (self._is_resumed or widths[kept["stage"]] == widths[self.grower.stage]):
             self.grower.load_state_dict(kept)
         elif self.grower.is_full and self.plan.num_stages > 1:
             checks.warn_of_full(trainer, path)
