@@ -1,10 +1,12 @@
 """A LightningModule grows by a callback, with Lightning itself: on time, in any setting, resumed anywhere."""
 
 import copy
+import re
 import shutil
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -34,6 +36,7 @@ from growthring.integrations.lightning import GrowthCallback, match_checkpoint  
 from growthring.integrations.lightning_checks import check_strategy  # noqa: E402
 from tests.distributed_helpers import on_ranks  # noqa: E402
 
+ROOT = Path(__file__).parents[2]
 STEPS = 12
 QUIET = ("ignore:.*LeafSpec", "ignore:.*many workers", "ignore:.*ended before the epoch ended")
 QUIET += ("ignore:.*callbacks used to create", "ignore:.*does not affect", "ignore:.*tensorboardX")
@@ -230,15 +233,15 @@ WAYS = {
     "swa": (Lit, [swa], {"max_steps": -1, "max_epochs": 3}),
     "bf16": (Lit, [], {"precision": "bf16-mixed"}),
 }
-# at every step a growth is at 2 and 8: in stage 0, just grown, while norms fade, ...
-MOMENTS = (1, 2, 5, 7)
+# Growths are after steps 2 and 8: in the seed, just grown, while norms fade in, while they do so again.
+MOMENTS = (1, 2, 5, 9)
 
 
 def contract(kind, plan, others, options, folder, is_first=True, scale=1):
     """Grows on time; is complete at the end; resumed anywhere it ends with the same bits."""
 
     def callbacks():
-        growth = GrowthCallback(plan)
+        growth = GrowthCallback(plan, fade=0.8)
         beside = [make() for make in others]
         return growth, [growth, *beside] if is_first else [*beside, growth]
 
@@ -249,6 +252,7 @@ def contract(kind, plan, others, options, folder, is_first=True, scale=1):
     assert growth.grower.is_complete
     assert same(plain(growth.grower.model), plain(module.net))
     ends = [sum(plan.stage_steps[: t + 1]) for t in range(2)]
+    assert ends == [2, 8]
     for step in range(1, STEPS):
         stage = sum(step >= end for end in ends)
         assert watch.widths[step * scale] == plan.widths("0")[stage], step
@@ -362,16 +366,16 @@ def test_load_from_checkpoint_works_at_any_stage(plan, tmp_path):
             match_checkpoint(self, plan, checkpoint)
 
     module, watch = Loads(), Watch()
-    trainer(GrowthCallback(plan), watch, every_step(tmp_path)).fit(module)
-    for moment in (1, 2, 5, 7, STEPS):
+    trainer(GrowthCallback(plan, fade=0.8), watch, every_step(tmp_path)).fit(module)
+    for moment in (*MOMENTS, STEPS):
         path = f"{tmp_path}/step={moment}.ckpt"
         loaded = Loads.load_from_checkpoint(path, weights_only=True)
         assert torch.equal(computed(loaded), watch.outputs[moment])
     again = Loads()
-    trainer(GrowthCallback(plan)).fit(again, ckpt_path=f"{tmp_path}/step=5.ckpt")
+    trainer(GrowthCallback(plan, fade=0.8)).fit(again, ckpt_path=f"{tmp_path}/step=5.ckpt")
     assert same(again, module)
     # a model of full size goes back, too
-    trainer(GrowthCallback(plan)).fit(again, ckpt_path=f"{tmp_path}/step=1.ckpt")
+    trainer(GrowthCallback(plan, fade=0.8)).fit(again, ckpt_path=f"{tmp_path}/step=1.ckpt")
     assert same(again, module)
 
 
@@ -421,19 +425,19 @@ def told(caught):
 
 
 def test_fits_of_one_callback(plan):
-    growth, module = GrowthCallback(plan), built(Lit, plan)
+    growth, module = GrowthCallback(plan, fade=0.8), built(Lit, plan)
     with pytest.warns(GrowthWarning) as caught:
-        run = trainer(growth, steps=5)
+        run = trainer(growth, steps=4)
         run.fit(module)
     assert told(caught) == [
-        "the trainer stops after 5 optimizer steps, the plan was made for 12. Make it for as many: gr.plan(..., "
-        "total_steps=5).",
-        "the training ended after step 5 of the plan's 12; the model was left with 1 growth to go until its full "
+        "the trainer stops after 4 optimizer steps, the plan was made for 12. Make it for as many: gr.plan(..., "
+        "total_steps=4).",
+        "the training ended after step 4 of the plan's 12; the model was left with 1 growth to go until its full "
         "size, and 1 norm still fading in. fit(ckpt_path=...) goes on where a checkpoint was saved.",
     ]
     with warnings.catch_warnings():
         warnings.simplefilter("error", GrowthWarning)
-        trainer(growth, steps=STEPS - 5).fit(module)  # another trainer, from where it was
+        trainer(growth, steps=STEPS - 4).fit(module)  # another trainer, from where it was
         assert growth.grower.is_complete
         trainer(growth).fit(built(Lit, plan))  # another model, from its beginning
         assert growth.grower.is_complete
@@ -608,14 +612,14 @@ def train_on_ranks(rank, folder):
         )
         return trainer(*callbacks, strategy=strategy, devices=2, **options)
 
-    module, growth = Shared(plan.build_seed(), 2), GrowthCallback(plan)
+    module, growth = Shared(plan.build_seed(), 2), GrowthCallback(plan, fade=0.8)
     on_two(growth, every_step(folder)).fit(module)
     weights = {name: tensor.clone() for name, tensor in module.net.state_dict().items()}
     facts = {"complete": growth.grower.is_complete}
     for moment in MOMENTS:
         torch.manual_seed(rank)  # processes need not draw alike
         again = Shared(plan.build_seed(), 2)
-        on_two(GrowthCallback(plan)).fit(again, ckpt_path=f"{folder}/step={moment}.ckpt")
+        on_two(GrowthCallback(plan, fade=0.8)).fit(again, ckpt_path=f"{folder}/step={moment}.ckpt")
         facts[f"resumed at {moment}"] = same(again, module)
     on_two(growth).test(again, ckpt_path=f"{folder}/step=5.ckpt", verbose=False)
     facts["tested"] = again.net[0].out_features == plan.widths("0")[1]
@@ -630,7 +634,7 @@ def test_two_processes_train_as_one_and_resume(tmp_path):
     assert facts == others == dict.fromkeys(facts, True)
     plan = shared_plan()
     alone = Shared(plan.build_seed())
-    trainer(GrowthCallback(plan)).fit(alone)
+    trainer(GrowthCallback(plan, fade=0.8)).fit(alone)
     for name, tensor in alone.net.state_dict().items():
         assert torch.equal(first[name], second[name])
         torch.testing.assert_close(first[name], tensor, rtol=1e-10, atol=1e-10)
@@ -676,3 +680,13 @@ print("complete", growth.grower.is_complete, isinstance(growth, pl.Callback))
 """
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
     assert "complete True True" in ran.stdout, ran.stderr
+
+
+def test_the_page_runs(tmp_path):
+    page = (ROOT / "docs/lightning.md").read_text()
+    (tmp_path / "train.py").write_text(re.search(r"```python\n(.*?)```", page, re.S)[1])
+    ran = subprocess.run([sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    lines = [line for line in ran.stdout.splitlines() if line.endswith(("True", "False"))]
+    assert lines == ["64 True", "True True", "True"]
+    assert ran.stderr.count("grew: stage 1: ") == 2  # of the second run it was the later one
