@@ -136,9 +136,9 @@ def plain(net):
     return getattr(net, "_orig_mod", net)
 
 
-def computed(module):
-    """What a module computes now, as a plain copy of its net does."""
-    net = copy.deepcopy(plain(module.net)).eval()
+def computed(module, net=None):
+    """What a module's net computes now, or another net for the same inputs."""
+    net = copy.deepcopy(plain(module.net if net is None else net)).eval()
     with torch.no_grad():
         return net(module.batch(0)[0])
 
@@ -361,21 +361,31 @@ def test_load_from_checkpoint_works_at_any_stage(plan, tmp_path):
     class Loads(Lit):
         def __init__(self):
             super().__init__(plan.build_seed())
+            self.teacher = copy.deepcopy(self.net).requires_grad_(False)
 
         def on_load_checkpoint(self, checkpoint):
-            match_checkpoint(self, plan, checkpoint)
+            match_checkpoint(self, plan, checkpoint, averages=["teacher"])
 
-    module, watch = Loads(), Watch()
-    trainer(GrowthCallback(plan, fade=0.8), watch, every_step(tmp_path)).fit(module)
+    class Teaches(Watch):
+        def on_train_batch_end(self, trainer, pl_module, *_):
+            super().on_train_batch_end(trainer, pl_module)
+            self.widths[trainer.global_step] = computed(pl_module, pl_module.teacher)
+
+    def growth():
+        return GrowthCallback(plan, averages=["teacher"], fade=0.8)
+
+    module, watch = Loads(), Teaches()
+    trainer(growth(), watch, every_step(tmp_path)).fit(module)
     for moment in (*MOMENTS, STEPS):
         path = f"{tmp_path}/step={moment}.ckpt"
         loaded = Loads.load_from_checkpoint(path, weights_only=True)
         assert torch.equal(computed(loaded), watch.outputs[moment])
+        assert torch.equal(computed(loaded, loaded.teacher), watch.widths[moment])
     again = Loads()
-    trainer(GrowthCallback(plan, fade=0.8)).fit(again, ckpt_path=f"{tmp_path}/step=5.ckpt")
+    trainer(growth()).fit(again, ckpt_path=f"{tmp_path}/step=5.ckpt")
     assert same(again, module)
     # a model of full size goes back, too
-    trainer(GrowthCallback(plan, fade=0.8)).fit(again, ckpt_path=f"{tmp_path}/step=1.ckpt")
+    trainer(growth()).fit(again, ckpt_path=f"{tmp_path}/step=1.ckpt")
     assert same(again, module)
 
 
@@ -465,6 +475,15 @@ def test_stages_of_equal_widths():
         assert growth.grower.is_complete
 
 
+@pytest.mark.parametrize("make", [ema, swa])
+def test_a_checkpoint_that_knows_of_no_average_starts_one(make, plan, tmp_path):
+    trainer(GrowthCallback(plan), every_step(tmp_path)).fit(built(Lit, plan))
+    growth = GrowthCallback(plan)
+    run = trainer(growth, make(), max_steps=-1, max_epochs=3)
+    run.fit(built(Lit, plan), ckpt_path=f"{tmp_path}/step=5.ckpt")
+    assert growth.grower.is_complete
+
+
 # What is logged, counted and refused.
 
 
@@ -502,8 +521,13 @@ def test_a_tuner_within_the_fit_changes_nothing(is_first, plan, tmp_path):
     growth, module = GrowthCallback(plan), built(Tuned, plan)
     finder = LearningRateFinder(num_training_steps=8)
     placed = [growth, finder] if is_first else [finder, growth]
-    trainer(*placed, enable_checkpointing=True, default_root_dir=tmp_path).fit(module)
-    assert growth.grower.is_complete
+    with pytest.warns(GrowthWarning, match="stops after 4"):
+        trainer(growth, steps=4).fit(module)
+    # in another trainer, whose steps begin at 0
+    ends = STEPS - 4
+    run = trainer(*placed, steps=ends, enable_checkpointing=True, default_root_dir=tmp_path)
+    run.fit(module)
+    assert growth.grower.is_complete and growth.state_dict()["growth"]["pace"]["step"] == STEPS
 
 
 def test_a_checkpoint_of_weights_only_is_warned_of(plan, tmp_path):
@@ -529,6 +553,13 @@ def test_arguments_that_cannot_be(plan):
             plan, nois=0
         ): "GrowthCallback got 'nois', which is none of its arguments nor an "
         "option of gr.Grower: batches, fade, generator, loss, method, noise, unknown_state, variance_transfer.",
+        lambda: GrowthCallback(
+            plan, nn.Linear(2, 2)
+        ): "module is a Linear; pass the name that it has in the LightningModule, such as 'net'.",
+        lambda: GrowthCallback(
+            plan, averages="ema"
+        ): "averages is a str; pass a list of the names that averages of "
+        "the model have in the LightningModule, such as ['teacher'].",
     }
     for make, text in refused.items():
         with pytest.raises(InputError) as caught:
@@ -633,11 +664,14 @@ def test_two_processes_train_as_one_and_resume(tmp_path):
     (first, facts), (second, others) = on_ranks(train_on_ranks, str(tmp_path))
     assert facts == others == dict.fromkeys(facts, True)
     plan = shared_plan()
-    alone = Shared(plan.build_seed())
+    alone, resumed = Shared(plan.build_seed()), Shared(plan.build_seed())
     trainer(GrowthCallback(plan, fade=0.8)).fit(alone)
+    path = f"{tmp_path}/step=5.ckpt"  # one process goes on where two were
+    trainer(GrowthCallback(plan, fade=0.8)).fit(resumed, ckpt_path=path)
     for name, tensor in alone.net.state_dict().items():
         assert torch.equal(first[name], second[name])
         torch.testing.assert_close(first[name], tensor, rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(resumed.net.state_dict()[name], tensor, rtol=1e-10, atol=1e-10)
 
 
 def test_without_lightning_it_says_what_to_install():

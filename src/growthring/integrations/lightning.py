@@ -15,11 +15,16 @@ from typing import Any
 
 from torch import nn
 
-from growthring.growing.fading import Fades, fades_are_saved
+from growthring.growing.fading import fades_are_saved
 from growthring.growing.grower import Grower
-from growthring.growing.matching import check_saved
-from growthring.growing.shapes import models_in, shapes_before_weights, take_saved_shapes
+from growthring.growing.shapes import models_in, shapes_before_weights
 from growthring.integrations import lightning_checks as checks
+from growthring.integrations.lightning_loading import (
+    begin_fades,
+    match_checkpoint as match_checkpoint,
+    saved_growth,
+    state_key,
+)
 from growthring.planning.plan import Plan
 
 _PACKAGE = checks.package()
@@ -71,20 +76,20 @@ class GrowthCallback(_Callback):
         **options: Any,
     ) -> None:
         super().__init__()
-        checks.check_arguments(plan, options)
+        checks.check_arguments(plan, module, averages, options)
         self.plan, self.module, self.averages, self.options = plan, module, averages, options
         self.grower: Grower | None = None
         self._sizes = [float(plan.num_parameters(t)) for t in range(plan.num_stages)]
         self._kept: tuple[weakref.ref[nn.Module], dict[str, Any]] | None = None  # of which model
         self._is_resumed = False  # from a checkpoint that this fit has loaded
-        self._step = self._offset = self._stepped = 0
+        self._step = self._stepped = 0
+        self._offset: int | None = None  # steps that the trainer has counted and growth has not
         self._open = ExitStack()  # hooks, for as long as the trainer runs
 
     @property
     def state_key(self) -> str:
         """Tells several in one checkpoint apart."""
-        name = type(self).__qualname__
-        return name if self.module is None else f"{name}({self.module!r})"
+        return state_key(self.module)
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Lets the module take on the shapes of whatever weights it will load."""
@@ -102,22 +107,21 @@ class GrowthCallback(_Callback):
 
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Takes up where growth was; norms that were fading in do so now, whatever the trainer runs."""
-        state = (checkpoint.get("callbacks") or {}).get(self.state_key)
+        state = saved_growth(checkpoint, self.module)
         if state is None:
             return
-        model = next(iter(self._models(pl_module).values()))
-        check_saved(state["growth"], self.plan, 0)
-        Fades(model, self.plan.groups.statistics).load_state_dict(state["growth"]["fades"])
-        self._kept, self._is_resumed = (weakref.ref(model), state), True
         if self.grower is not None:  # a tuner goes back to where the fit began
             self.grower.load_state_dict(state["growth"])
+            return
+        models = list(self._models(pl_module).values())
+        begin_fades(models, self.plan, state["growth"])
+        self._kept, self._is_resumed = (weakref.ref(models[0]), state), True
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Makes the Grower: optimizers are there, and their state is not loaded yet."""
         (path, model), *others = self._models(pl_module).items()
-        optimizers, wrapper = checks.training_parts(trainer, path, model)
-        averages = [average for _, average in others]
-        averages += [copy.get_submodule(path) for copy in checks.copies_of(trainer)]
+        optimizers, wrapper, copies = checks.training_parts(trainer, self.plan, path, model)
+        averages = [*(average for _, average in others), *copies]
         if wrapper is not None:
             gc.collect()  # what an earlier fit had wrapped the model in is gone then
         self.grower = Grower(
@@ -131,13 +135,14 @@ class GrowthCallback(_Callback):
         if not pl_module.automatic_optimization:
             self._open.callback(optimizers[0].register_step_post_hook(self._count).remove)
         self._open.enter_context(fades_are_saved())
+        self._offset = None
+        if self._kept and self._is_resumed:
+            self._offset, self._stepped = (self._kept[1][key] for key in ("offset", "stepped"))
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Finds out how far the run is, now that all is loaded."""
         self._step = self.state_dict()["growth"]["pace"]["step"]
-        if self._is_resumed and self._kept:
-            self._offset, self._stepped = (self._kept[1][key] for key in ("offset", "stepped"))
-        else:
+        if self._offset is None:
             self._offset = self._taken(trainer) - self._step
         if self.grower and not self.grower.is_full:
             checks.warn_of_length(trainer, self.plan, self._offset)
@@ -153,7 +158,7 @@ class GrowthCallback(_Callback):
             pl_module.log_dict({f"{name}/{key}": value for key, value in values.items()})
 
     def _follow(self, trainer: Any) -> None:
-        while self.grower and self._step < self._taken(trainer) - self._offset:
+        while self.grower and self._step < self._taken(trainer) - (self._offset or 0):
             report = self.grower.step()
             self._step = report.step
             if report.growth:
@@ -189,33 +194,6 @@ class GrowthCallback(_Callback):
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint remembers of growth: plain values and tensors."""
         if self.grower is None:
-            return self._kept[1] if self._kept else {}
+            return self._kept[1] | {"offset": None} if self._kept else {}  # of another trainer
         growth = self.grower.state_dict()
         return {"growth": growth, "offset": self._offset, "stepped": self._stepped}
-
-
-def match_checkpoint(
-    pl_module: Any, plan: Plan, checkpoint: dict[str, Any], module: str | None = None
-) -> None:
-    """Brings a LightningModule to the stage that a checkpoint was saved in, before it loads the weights.
-
-    For `LightningModule.on_load_checkpoint(self, checkpoint)`: with it `load_from_checkpoint`, which knows of no
-    callbacks, works at any stage.
-
-    Args:
-        pl_module: built around the seed, or a model of any other stage.
-        plan: that it was trained with.
-        checkpoint: what `on_load_checkpoint` was given.
-        module: as the callback was told.
-
-    >>> import growthring as gr, lightning.pytorch as pl, torch
-    >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
-    >>> plan, model = gr.plan(net, torch.ones(1, 4), total_steps=6), pl.LightningModule()
-    >>> model.net = plan.build_seed()
-    >>> match_checkpoint(model, plan, {"state_dict": {"net.0.weight": torch.ones(8, 4)}})
-    >>> model.net[0].out_features
-    8
-    """
-    callback = GrowthCallback(plan, module)
-    take_saved_shapes(pl_module, plan, callback._models, checkpoint["state_dict"])
-    callback.on_load_checkpoint(None, pl_module, checkpoint)

@@ -15,7 +15,9 @@ from torch.optim.swa_utils import AveragedModel
 
 from growthring.core.wording import counted
 from growthring.errors import GrowthWarning, InputError, UnsupportedModelError
+from growthring.graph.resize import named_tensors
 from growthring.growing.grower import Grower
+from growthring.growing.shapes import stage_of, take_shapes
 from growthring.planning.plan import Plan
 
 # By name: Lightning is installed under two names, whose classes are not the same.
@@ -42,7 +44,7 @@ def package() -> str:
     )
 
 
-def check_arguments(plan: Any, options: Iterable[str]) -> None:
+def check_arguments(plan: Any, module: Any, averages: Any, options: Iterable[str]) -> None:
     """Refuses arguments of a callback that cannot be, before there is a trainer."""
     if not isinstance(plan, Plan):
         raise InputError(f"plan is a {type(plan).__name__}; pass what gr.plan(...) returned.")
@@ -50,6 +52,15 @@ def check_arguments(plan: Any, options: Iterable[str]) -> None:
         raise InputError(
             "the plan does not know how long the run is, so the callback could not tell when to grow: make it with "
             "gr.plan(..., total_steps=N), N being the optimizer steps that the trainer will take."
+        )
+    if not isinstance(module, str | None):
+        raise InputError(
+            f"module is a {type(module).__name__}; pass the name that it has in the LightningModule, such as 'net'."
+        )
+    if not isinstance(averages, list | tuple) or not all(isinstance(a, str) for a in averages):
+        raise InputError(
+            f"averages is a {type(averages).__name__}; pass a list of the names that averages of the model have in "
+            "the LightningModule, such as ['teacher']."
         )
     known = sorted(set(inspect.signature(Grower).parameters) - _OWN)
     unknown = sorted(set(options) - set(known))
@@ -90,11 +101,14 @@ def copies_of(trainer: Any) -> list[nn.Module]:
     return [each for each in copies if isinstance(each, nn.Module)]
 
 
-def training_parts(trainer: Any, path: str, model: nn.Module) -> tuple[list[Any], nn.Module | None]:
-    """The optimizers that train a model, and what wraps the LightningModule that holds it.
+def training_parts(
+    trainer: Any, plan: Plan, path: str, model: nn.Module
+) -> tuple[list[Any], nn.Module | None, list[nn.Module]]:
+    """The optimizers that train a model, what wraps the LightningModule around it, and callbacks' averages of it.
 
     Args:
-        trainer: that has set up both.
+        trainer: that has set up the three.
+        plan: of the model.
         path: of the model in the LightningModule.
         model: that grows.
     """
@@ -107,7 +121,10 @@ def training_parts(trainer: Any, path: str, model: nn.Module) -> tuple[list[Any]
             "parameters of the LightningModule: Optimizer(self.parameters(), ...)."
         )
     wrapped = trainer.strategy.model
-    return optimizers, None if wrapped is trainer.lightning_module else wrapped
+    averages = [copy.get_submodule(path) for copy in copies_of(trainer)]
+    for average in averages:  # a checkpoint was loaded that knows nothing of it
+        take_shapes(average, plan, stage_of(named_tensors(model), plan) or 0)
+    return optimizers, None if wrapped is trainer.lightning_module else wrapped, averages
 
 
 def warn(trainer: Any, text: str) -> None:
