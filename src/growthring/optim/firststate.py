@@ -91,7 +91,7 @@ def first_state_of(
         raise CannotTell(f"{type(error).__name__}: {error}") from error
     result = {}
     for key, value in still.items():
-        if not isinstance(value, Tensor) or value.numel() <= 1:
+        if type(value) not in (Tensor, torch.nn.Parameter) or value.numel() <= 1:
             continue
         is_flat = len(shape) > 1 and tuple(value.shape) == (start.numel(),)
         value = value.view(shape) if is_flat else value
@@ -110,6 +110,24 @@ def first_state_of(
         ):
             result[key] = FirstState(axes, None, 0, is_flat)
     return result
+
+
+def state_of_new(optimizer: Optimizer, group: dict[str, Any], parameter: Tensor) -> dict[str, Any]:
+    """The state that `optimizer` gives to a new parameter of exactly this shape, whose gradient is zero.
+
+    Raises:
+        CannotTell: as in `first_state_of`.
+
+    >>> w = torch.nn.Parameter(torch.ones(2))
+    >>> optimizer = torch.optim.SGD([w], lr=0.1, momentum=0.9)
+    >>> state_of_new(optimizer, optimizer.param_groups[0], w)["momentum_buffer"]
+    tensor([0., 0.])
+    """
+    still = torch.zeros_like(parameter.detach())
+    try:
+        return _first_state(optimizer, group, still, still.clone())[0]
+    except Exception as error:
+        raise CannotTell(f"{type(error).__name__}: {error}") from error
 
 
 def _probe(
@@ -168,7 +186,8 @@ def _first_state(
     """State and value of a dummy after its first step, by an optimizer that shares nothing it changes."""
     dummy = torch.nn.Parameter(start.clone())
     probe = _probe(optimizer, group, dummy, {})
-    with torch.random.fork_rng(devices=[]):
+    # an optimizer may compile its step, and a dummy is not worth that
+    with torch.random.fork_rng(devices=[]), torch.compiler.set_stance("force_eager"):
         try:
             dummy.grad = gradient
             probe.step()
