@@ -58,6 +58,11 @@ def check_plain(optimizer: Optimizer) -> None:
             )
 
 
+def is_shared(optimizer: Optimizer) -> bool:
+    """Whether the state of one parameter is about all of them, as LBFGS keeps it."""
+    return hasattr(optimizer, "_numel_cache")
+
+
 class CannotTell(Exception):
     """The optimizer did not step a dummy, or made something of it that nobody knows."""
 
@@ -186,6 +191,8 @@ def _first_state(
     """State and value of a dummy after its first step, by an optimizer that shares nothing it changes."""
     dummy = torch.nn.Parameter(start.clone())
     probe = _probe(optimizer, group, dummy, {})
+    if callable(train := getattr(probe, "train", None)):
+        train()  # schedule-free optimizers take no step in the other mode, which they begin in
     # an optimizer may compile its step, and a dummy is not worth that
     with torch.random.fork_rng(devices=[]), torch.compiler.set_stance("force_eager"):
         try:
@@ -194,6 +201,10 @@ def _first_state(
         except RuntimeError:  # SparseAdam
             dummy.grad = gradient.to_sparse(1) if gradient.dim() > 1 else gradient.to_sparse()
             probe.step()
+        except TypeError:  # it wants a closure; LBFGS would make several steps of one
+            if is_shared(optimizer):
+                raise
+            probe.step(lambda: torch.zeros((), device=dummy.device))
     return dict(probe.state.get(dummy, {})), dummy.detach()
 
 

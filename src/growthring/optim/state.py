@@ -22,7 +22,7 @@ from growthring.core.widen import formatted, widen_constant
 from growthring.core.wording import counted
 from growthring.errors import GrowthStepError
 from growthring.optim.ages import born
-from growthring.optim.firststate import CannotTell, FirstState, first_state_of
+from growthring.optim.firststate import CannotTell, FirstState, first_state_of, is_shared
 from growthring.optim.held import held_optimizers, refuse_hidden, tensors_in
 from growthring.optim.options import option
 from growthring.optim.packed import Packing
@@ -90,7 +90,7 @@ def grow_state(
                 after[p] = None
                 continue
             try:
-                if how is not None or _is_shared(optimizer):
+                if how is not None or is_shared(optimizer):
                     plain = packing.unpacked(state)
                     after[p], own_copies = _grow(optimizer, plain, p, how, first_states)
                     for key, value in own_copies.items():
@@ -111,7 +111,7 @@ def grow_state(
             del optimizer.state[p]
         else:
             optimizer.state[p] = entries
-    if _is_shared(optimizer):
+    if is_shared(optimizer):
         optimizer._numel_cache = None  # type: ignore[attr-defined]
     name = type(optimizer).__name__
     told = (
@@ -161,11 +161,6 @@ def drop_state(optimizer: Optimizer, parameters: Iterable[Tensor]) -> None:
         values = optimizer.state.get(p, {}).values() if p in optimizer.state else ()
         if any(isinstance(v, Tensor) and v.dim() and v.shape != p.shape for v in values):
             del optimizer.state[p]
-
-
-def _is_shared(optimizer: Optimizer) -> bool:
-    """Whether the state of one parameter is about all of them, as LBFGS keeps it."""
-    return hasattr(optimizer, "_numel_cache")
 
 
 class _FirstStates:
