@@ -112,13 +112,18 @@ def check_widths(saved: Sequence[Mapping[str, int]], plan: Plan) -> None:
 
 
 def highest_rate(optimizers: Iterable[torch.optim.Optimizer]) -> float:
-    """The highest learning rate of all parameter groups; a rate in a tensor is not waited for.
+    """The highest learning rate of all parameter groups; one on an accelerator is not waited for.
 
     >>> highest_rate([torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.5)])
     0.5
     """
-    rates = [group.get("lr") for one in optimizers for group in one.param_groups]
-    return max((float(rate) for rate in rates if isinstance(rate, (int, float))), default=0.0)
+    rates = [group.get("lr", 0.0) for one in optimizers for group in one.param_groups]
+    known = (rate for rate in rates if isinstance(rate, (int, float)) or _is_at_hand(rate))
+    return max((float(rate) for rate in known), default=0.0)
+
+
+def _is_at_hand(rate: Any) -> bool:
+    return isinstance(rate, torch.Tensor) and rate.device.type == "cpu" and rate.numel() == 1
 
 
 def check_optimizers(model: nn.Module, optimizer: Any) -> list[torch.optim.Optimizer]:

@@ -18,6 +18,7 @@ from growthring.optim.options import (
     RingOptions,
     check_options,
     complete,
+    keep_rate_tensors,
     loaded_groups,
     option,
     saved_groups,
@@ -153,7 +154,9 @@ class RingOptimizer(Optimizer):
         rings = state_dict.get("rings")
         self._ring_rates.check_state(state_dict)
         groups = loaded_groups(self.param_groups, list(state_dict["param_groups"]))
+        rates = [group["lr"] for group in self.param_groups]
         super().load_state_dict({"state": state_dict["state"], "param_groups": groups})
+        keep_rate_tensors(self.param_groups, rates)
         if rings is not None:
             self._ring_rates.load_state_dict(rings)
 

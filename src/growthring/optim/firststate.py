@@ -204,7 +204,7 @@ def _first_state(
         except TypeError:  # it wants a closure; LBFGS would make several steps of one
             if is_shared(optimizer):
                 raise
-            probe.step(lambda: torch.zeros((), device=dummy.device))
+            probe.step(lambda: 0.0)
     return dict(probe.state.get(dummy, {})), dummy.detach()
 
 

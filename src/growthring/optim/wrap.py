@@ -18,6 +18,7 @@ from growthring.optim.options import (
     RingOptions,
     check_options,
     complete,
+    keep_rate_tensors,
     loaded_groups,
     saved_groups,
 )
@@ -94,6 +95,7 @@ class _Rescaler:
         self._ring_rates = RingRates(optimizer)
         self._before: list[tuple[dict[str, Any], list[Tensor], list[Tensor], Tensor]] = []
         self._loaded: Mapping[str, Any] | None = None
+        self._rates: list[Any] = []
         self._optimizer, self._add = optimizer, optimizer.add_param_group
         optimizer.add_param_group = self._add_group  # type: ignore[method-assign]
         optimizer.__deepcopy__ = self._copy  # type: ignore[attr-defined]
@@ -143,10 +145,12 @@ class _Rescaler:
     def _check(self, optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
         self._ring_rates.check_state(state)
         self._loaded = state.get("rings")
+        self._rates = [group.get("lr") for group in optimizer.param_groups]
         groups = loaded_groups(optimizer.param_groups, list(state["param_groups"]))
         return {"state": state["state"], "param_groups": groups}
 
     def _load(self, optimizer: Optimizer) -> None:
+        keep_rate_tensors(optimizer.param_groups, self._rates)
         if self._loaded is not None:
             self._ring_rates.load_state_dict(self._loaded)
 
