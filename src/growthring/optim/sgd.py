@@ -72,8 +72,8 @@ class SGD(RingOptimizer, torch.optim.SGD):
             small = [p for p in group["params"] if p.dtype.itemsize < 4 and p.device.type == "cpu"]
             if group["fused"] and small:
                 raise InputError(
-                    f"SGD(fused=True) with weights of {small[0].dtype} on a CPU: torch's kernel leaves most of them "
-                    "as they are, without an error (seen in 2.13). Leave fused out, or keep the weights in "
+                    f"SGD(fused=True) with weights of {small[0].dtype} on a CPU: the kernel of torch leaves most "
+                    "of them as they are, without an error (seen in 2.13). Leave fused out, or keep the weights in "
                     "float32 and use autocast."
                 )
         super()._begin()
