@@ -150,6 +150,22 @@ def callers_settings() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def settings_of(model: nn.Module, device: torch.device | None = None) -> Iterator[None]:
+    """Default device and type of numbers are a model's, for code that builds another one like it.
+
+    Args:
+        model: the one that it shall be like.
+        device: instead of the model's.
+    """
+    like = next((p for p in model.parameters() if p.is_floating_point()), None)
+    if like is None or like.dtype.itemsize < 2:  # torch makes nothing of eight bits by default
+        yield
+        return
+    with _defaults(device or like.device, like.dtype):
+        yield
+
+
+@contextlib.contextmanager
 def _defaults(device: torch.device, dtype: torch.dtype) -> Iterator[None]:
     before = torch.get_default_dtype()
     try:

@@ -17,7 +17,7 @@ from growthring.distributed.wrapping import unwrapped
 from growthring.errors import GrowthStepError, InputError
 from growthring.graph.agree import disagreement
 from growthring.graph.groups import TensorSpec
-from growthring.graph.resize import named_tensors
+from growthring.graph.resize import copy_with, named_tensors
 from growthring.methods import GrowthMethod, Paired, make_method
 from growthring.optim.firststate import check_plain
 from growthring.optim.geometry import ParameterRings
@@ -55,9 +55,14 @@ def _check_numbers(model: nn.Module, plan: Plan, stage: int) -> None:
         a for spec in plan.groups.specs.values() for axis in spec.axes for a in (axis, *refs(axis))
     }
     sizes = {(size(axis, widths), size(axis, full)) for axis in axes}
-    twin = plan.empty_model(stage)
+    twin, inputs = plan.empty_model(stage), plan.example_inputs
+    if plan.is_meta:  # compared where the plan's is
+        model = copy_with(
+            model, {n: t.detach().to("meta") for n, t in named_tensors(model).items()}
+        )
+        inputs = plan.inputs_for(twin)
     difference = disagreement(
-        model, twin, plan.example_inputs, plan.outputs, [(n, m) for n, m in sizes if n != m]
+        model, twin, inputs, plan.outputs, [(n, m) for n, m in sizes if n != m]
     )
     if difference is not None:
         place, held, wanted = difference

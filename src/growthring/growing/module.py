@@ -80,7 +80,7 @@ class GrowingModule:
             follow_attributes(self.module, plan.groups.attributes, step.before, step.after)
             return
         old, new = (
-            call_build(plan.build, plan.groups.named(widths))
+            call_build(plan.build, plan.groups.named(widths), self.module)
             for widths in (step.before, step.after)
         )
         adopt_attributes(self.module, old, new)

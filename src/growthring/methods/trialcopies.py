@@ -45,7 +45,7 @@ def widened_copy(job: Job, step: Step, given: Mapping[str, Tensor]) -> nn.Module
         twin = copy_with(job.model, tensors)
         follow_attributes(twin, plan.groups.attributes, step.before, step.after)
     else:
-        twin = built(plan.build, plan.groups.named(step.after), tensors)
+        twin = built(plan.build, plan.groups.named(step.after), job.model, tensors)
     return twin.eval().requires_grad_(False)
 
 

@@ -15,14 +15,15 @@ from torch.utils import _pytree as pytree
 from growthring.core.axes import layout, refs
 from growthring.core.presets import PresetName
 from growthring.core.variance import Role
+from growthring.core.widen import normal
 from growthring.core.wording import counted
-from growthring.errors import InputError
+from growthring.errors import InputError, PlanError
 from growthring.graph.analysis import Build
 from growthring.graph.check import check_finite
 from growthring.graph.computed import refresh
 from growthring.graph.follow import follow_attributes
 from growthring.graph.groups import TensorSpec, WidthGroups
-from growthring.graph.isolation import copied, kept_random, own_settings
+from growthring.graph.isolation import copied, kept_random, own_settings, settings_of
 from growthring.graph.magnitudes import with_magnitudes, with_ratios
 from growthring.graph.resize import copy_with, empty_copy, named_tensors
 from growthring.graph.trace import ExampleInputs
@@ -31,6 +32,7 @@ from growthring.planning.initial import Initial, seed_gain
 from growthring.planning.kept import Kept, flops_if_grown, kept_widths
 from growthring.planning.lengths import Lengths
 from growthring.planning.notes import seconds_notes
+from growthring.planning.stated import check_values, drawn_seed, is_meta
 from growthring.planning.table import plan_text
 from growthring.planning.timing import fit_to_run, seconds_of_stages
 
@@ -136,6 +138,8 @@ class Plan:
             device = (
                 tensor.device if tensor.device in devices or not devices else min(devices, key=str)
             )
+            if tensor.device.type == "meta" != device.type:
+                tensor = made_up(tensor)
             moved = tensor.detach().to(device, casts.get(tensor.dtype, tensor.dtype))
             return moved.requires_grad_(tensor.requires_grad)
 
@@ -144,13 +148,27 @@ class Plan:
         )
         return inputs
 
+    @property
+    def is_meta(self) -> bool:
+        """Whether the full model has no values: they were too many, and deviations were stated instead."""
+        return is_meta(self.model)
+
     @own_settings()
-    def build_seed(self) -> nn.Module:
+    def build_seed(
+        self,
+        device: torch.device | str | None = None,
+        generator: torch.Generator | None = None,
+    ) -> nn.Module:
         """A new model of stage-0 width; the given model stays untouched.
 
         Its tensors are the leading parts of the full model's, so the user's own initialiser (its
         distribution, its constants, its zero rows) is kept; weights are multiplied by √(full fan-in
-        / seed fan-in), as that initialiser would.
+        / seed fan-in), as that initialiser would. Of a model on the meta device there is nothing to cut: the seed
+        is drawn, from normal distributions of the stated deviations, or is what `build` returns.
+
+        Args:
+            device: where the seed shall be; by default where the model is, the CPU for one on the meta device.
+            generator: of the numbers that are drawn, if any are; by default torch's own.
 
         >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
         >>> import growthring as gr
@@ -158,6 +176,30 @@ class Plan:
         >>> seed[0].out_features, tuple(seed[2].weight.shape)
         (2, (2, 2))
         """
+        if self.is_meta:
+            seed = self._drawn_seed(torch.device(device or "cpu"), generator)
+        else:
+            seed = self._cut_seed()
+        return seed if device is None else seed.to(device)
+
+    def _drawn_seed(self, device: torch.device, generator: torch.Generator | None) -> nn.Module:
+        """The seed of a model without values."""
+        first, full, specs = self.stage_widths[0], self.stage_widths[-1], self.groups.specs
+        if self.build is not None:
+            shapes = {n: tuple(t.shape) for n, t in named_tensors(self.model).items()}
+            shapes |= {n: spec.shape(first) for n, spec in specs.items()}
+            widths = self.named_widths(0)
+            seed = checked(call_build(self.build, widths, self.model, device), shapes, widths)
+        else:
+            tensors = drawn_seed(self.model, self.groups, self.initial, first, device, generator)
+            seed = copy_with(self.model, with_magnitudes(specs, tensors, {}))
+            follow_attributes(seed, self.groups.attributes, full, first)
+            refresh(seed)
+        check_values(seed)
+        return seed
+
+    def _cut_seed(self) -> nn.Module:
+        """The seed of a model with values: its leading parts."""
         check_finite(self.model)
         first, full = self.stage_widths[0], self.stage_widths[-1]
         tensors: dict[str, torch.Tensor] = {}
@@ -178,7 +220,7 @@ class Plan:
             follow_attributes(seed, self.groups.attributes, full, first)
             refresh(seed)
         else:
-            seed = built(self.build, self.named_widths(0), tensors)
+            seed = built(self.build, self.named_widths(0), self.model, tensors)
         return seed
 
     # Costs.
@@ -187,7 +229,7 @@ class Plan:
         """A model of one stage's widths whose values mean nothing."""
         widths = self.stage_widths[stage]
         if self.build is not None:
-            return call_build(self.build, self.named_widths(stage))
+            return call_build(self.build, self.named_widths(stage), self.model)
         full = self.stage_widths[-1]
         return empty_copy(self.model, self.groups.specs, self.groups.attributes, full, widths)
 
@@ -264,6 +306,11 @@ class Plan:
         A step is a forward pass in train mode, a backward pass and a step of the plan's optimizer on a batch of the
         stage's size. Stages take turns, see `growthring.planning.timing.in_turns`.
         """
+        if self.is_meta:
+            raise PlanError(
+                f"{self.groups.model_type} is on the meta device, so no step of it can be timed. Plan in FLOPs, or "
+                "a model with values."
+            )
         stages = []
         for t, size in enumerate(self.batch_sizes):
             twin = fit_to_run(self.empty_model(t))
@@ -319,28 +366,55 @@ class Plan:
         return plan_text(self.groups.model_type, self.as_dict())
 
 
-def call_build(build: Build, widths: dict[str, int]) -> nn.Module:
-    """Calls the user's factory; its random numbers leave everybody's generators as they were."""
-    with kept_random():
+def call_build(
+    build: Build, widths: dict[str, int], model: nn.Module, device: torch.device | None = None
+) -> nn.Module:
+    """Calls the user's factory for a model like another one; everybody's generators stay as they were."""
+    with kept_random(), settings_of(model, device):
         return build(widths)
 
 
-def built(build: Build, widths: dict[str, int], tensors: Mapping[str, torch.Tensor]) -> nn.Module:
+def made_up(tensor: torch.Tensor) -> torch.Tensor:
+    """Values for an example input that has none: normal numbers, zeros where they are whole.
+
+    >>> made_up(torch.empty(2, dtype=torch.int64, device="meta")).tolist()
+    [0, 0]
+    """
+    zeros = torch.zeros(tensor.shape, dtype=tensor.dtype, device="cpu")
+    is_number = tensor.is_floating_point() or tensor.is_complex()
+    if not is_number:
+        return zeros
+    return normal(tensor.shape, 1.0, zeros, torch.Generator().manual_seed(0))
+
+
+def built(
+    build: Build, widths: dict[str, int], model: nn.Module, tensors: Mapping[str, torch.Tensor]
+) -> nn.Module:
     """Calls the user's factory and puts the tensors into what it returns; complains where shapes differ."""
-    module = call_build(build, dict(widths))
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    module = checked(call_build(build, dict(widths), model), shapes, widths)
+    own = named_tensors(module)
+    for name, tensor in tensors.items():
+        own[name].data = tensor.to(own[name].device)
+    return module
+
+
+def checked(
+    module: nn.Module, shapes: Mapping[str, tuple[int, ...]], widths: Mapping[str, int]
+) -> nn.Module:
+    """What the user's factory returned; complains where it has other tensors, or other shapes."""
     if not isinstance(module, nn.Module):
         raise InputError(f"build(widths) returned a {type(module).__name__}, not an nn.Module.")
     own = named_tensors(module)
-    missing = sorted(set(tensors) ^ set(own))
+    missing = sorted(set(shapes) ^ set(own))
     if missing:
         raise InputError(
             f"build(widths) returned a module with other tensors than the model: {missing[:5]}."
         )
-    for name, tensor in tensors.items():
-        if own[name].shape != tensor.shape:
+    for name, shape in shapes.items():
+        if tuple(own[name].shape) != shape:
             raise InputError(
-                f"build(widths) made '{name}' of shape {tuple(own[name].shape)} where {tuple(tensor.shape)} is "
+                f"build(widths) made '{name}' of shape {tuple(own[name].shape)} where {shape} is "
                 f"needed for the widths {widths}."
             )
-        own[name].data = tensor.to(own[name].device)
     return module
