@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from growthring.core.defaults import default_settings
 from growthring.core.presets import PresetName
 from growthring.errors import InputError
 from growthring.optim.ages import ages
@@ -28,6 +29,8 @@ from growthring.optim.options import (
 from growthring.optim.rescaling import Rescaling, in_layout
 from growthring.optim.ringbatch import RingBatch
 from growthring.optim.ringrates import CACHE_ENTRIES, RingRates, buckets
+
+_HOST = torch.device("cpu")
 
 
 class RingOptimizer(Optimizer):
@@ -79,11 +82,13 @@ class RingOptimizer(Optimizer):
         Args:
             closure: reevaluates the model and returns the loss.
         """
-        with torch.set_grad_enabled(bool(self.defaults.get("differentiable"))):
-            loss = None
-            if closure is not None:
-                with torch.enable_grad():
-                    loss = closure()
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        is_differentiable = bool(self.defaults.get("differentiable"))
+        # numbers of steps belong on the host, where torch would put them on the default device
+        with torch.set_grad_enabled(is_differentiable), default_settings(_HOST):
             self._begin()
             for group in self.param_groups:
                 self._step_group(group)

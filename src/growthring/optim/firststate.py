@@ -83,7 +83,7 @@ def first_state_of(
     shape = _SIZES[: parameter.dim()]
     generator = torch.Generator().manual_seed(0)
     start, gradient = (
-        (0.5 + torch.rand(shape, generator=generator, dtype=torch.float64)).to(
+        (0.5 + torch.rand(shape, generator=generator, dtype=torch.float64, device="cpu")).to(
             parameter.device, parameter.dtype
         )
         for _ in range(2)

@@ -137,7 +137,7 @@ class RingBatch:
             (n, *g.shape[1:]) if g.shape else () for g in self.geometries for n, _ in g.pieces
         ]
         sizes = [math.prod(shape) for shape in shapes]
-        room = torch.empty(max(sizes), dtype=self.dtype)
+        room = torch.empty(max(sizes), dtype=self.dtype, device=self.device)
         pairs = zip(shapes, sizes, strict=True)
         return [room[:size].view(shape) for shape, size in pairs]
 

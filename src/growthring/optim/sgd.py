@@ -67,16 +67,15 @@ class SGD(RingOptimizer, torch.optim.SGD):
         )
         self._init_rings(rings)
 
-    def _begin(self) -> None:
-        for group in self.param_groups:
-            small = [p for p in group["params"] if p.dtype.itemsize < 4 and p.device.type == "cpu"]
-            if group["fused"] and small:
-                raise InputError(
-                    f"SGD(fused=True) with weights of {small[0].dtype} on a CPU: the kernel of torch leaves most "
-                    "of them as they are, without an error (seen in 2.13). Leave fused out, or keep the weights in "
-                    "float32 and use autocast."
-                )
-        super()._begin()
+    def _check_kernels(self, group: Mapping[str, Any]) -> None:
+        super()._check_kernels(group)
+        small = [p for p in group["params"] if p.dtype.itemsize < 4 and p.device.type == "cpu"]
+        if group["fused"] and small:
+            raise InputError(
+                f"SGD(fused=True) with weights of {small[0].dtype} on a CPU: the kernel of torch leaves most "
+                "of them as they are, without an error (seen in 2.13). Leave fused out, or keep the weights in "
+                "float32 and use autocast."
+            )
 
     def _step_group(self, group: dict[str, Any]) -> None:
         if group["fused"]:
