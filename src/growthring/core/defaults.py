@@ -1,4 +1,4 @@
-"""Default device and type of numbers for a while: what is made without saying where is not where the caller says."""
+"""Default device and type of numbers for a while, so that what is made of them does not depend on the caller's."""
 
 from __future__ import annotations
 

@@ -18,7 +18,8 @@ from growthring.graph.resize import named_tensors
 from growthring.graph.restore import set_data
 from growthring.growing.fading import Fades
 from growthring.methods.base import Step
-from growthring.planning.plan import Plan, call_build
+from growthring.planning.factories import call_build
+from growthring.planning.plan import Plan
 
 
 class GrowingModule:

@@ -11,7 +11,8 @@ from growthring.graph.follow import follow_attributes
 from growthring.graph.resize import copy_with, named_tensors
 from growthring.methods.base import Job, Step
 from growthring.methods.rescale import constant_of
-from growthring.planning.plan import Plan, built
+from growthring.planning.factories import built
+from growthring.planning.plan import Plan
 
 
 def searching_copy(model: nn.Module) -> nn.Module:

@@ -10,29 +10,26 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
-from growthring.core.axes import layout, refs
+from growthring.core.axes import refs
 from growthring.core.presets import PresetName
 from growthring.core.variance import Role
-from growthring.core.widen import normal
 from growthring.core.wording import counted
-from growthring.errors import InputError, PlanError
+from growthring.errors import PlanError
 from growthring.graph.analysis import Build
-from growthring.graph.check import check_finite
-from growthring.graph.computed import refresh
-from growthring.graph.follow import follow_attributes
 from growthring.graph.groups import TensorSpec, WidthGroups
-from growthring.graph.isolation import copied, kept_random, own_settings, settings_of
-from growthring.graph.magnitudes import with_magnitudes, with_ratios
-from growthring.graph.resize import copy_with, empty_copy, named_tensors
+from growthring.graph.isolation import own_settings
+from growthring.graph.resize import empty_copy
 from growthring.graph.trace import ExampleInputs
 from growthring.planning.costs import Footprint, footprint
-from growthring.planning.initial import Initial, seed_gain
+from growthring.planning.factories import call_build
+from growthring.planning.fitting import fitted
+from growthring.planning.initial import Initial
 from growthring.planning.kept import Kept, flops_if_grown, kept_widths
 from growthring.planning.lengths import Lengths
 from growthring.planning.notes import seconds_notes
-from growthring.planning.stated import check_values, drawn_seed, is_meta
+from growthring.planning.seeds import cut_seed, drawn_seed
+from growthring.planning.stated import is_meta
 from growthring.planning.table import plan_text
 from growthring.planning.timing import fit_to_run, seconds_of_stages
 
@@ -128,25 +125,7 @@ class Plan:
         They go to the device of its parameters. Numbers of a type that parameters had are cast to the
         type that those parameters have now.
         """
-        parameters = dict(model.named_parameters())
-        devices = {p.device for p in parameters.values()}
-        # where parts of the model were cast differently, the first layers count
-        names = [n for n in reversed(list(self.dtypes)) if n in parameters]
-        casts = {self.dtypes[n]: parameters[n].dtype for n in names}
-
-        def follow(tensor: torch.Tensor) -> torch.Tensor:
-            device = (
-                tensor.device if tensor.device in devices or not devices else min(devices, key=str)
-            )
-            if tensor.device.type == "meta" != device.type:
-                tensor = made_up(tensor)
-            moved = tensor.detach().to(device, casts.get(tensor.dtype, tensor.dtype))
-            return moved.requires_grad_(tensor.requires_grad)
-
-        inputs: ExampleInputs = pytree.tree_map_only(
-            torch.Tensor, follow, copied(self.example_inputs)
-        )
-        return inputs
+        return fitted(self.example_inputs, self.dtypes, model)
 
     @property
     def is_meta(self) -> bool:
@@ -176,52 +155,10 @@ class Plan:
         >>> seed[0].out_features, tuple(seed[2].weight.shape)
         (2, (2, 2))
         """
-        if self.is_meta:
-            seed = self._drawn_seed(torch.device(device or "cpu"), generator)
-        else:
-            seed = self._cut_seed()
+        where = torch.device(device or "cpu")
+        pieces = (self.model, self.groups, self.initial, self.stage_widths, self.build)
+        seed = drawn_seed(*pieces, where, generator) if self.is_meta else cut_seed(*pieces)
         return seed if device is None else seed.to(device)
-
-    def _drawn_seed(self, device: torch.device, generator: torch.Generator | None) -> nn.Module:
-        """The seed of a model without values."""
-        first, full, specs = self.stage_widths[0], self.stage_widths[-1], self.groups.specs
-        if self.build is not None:
-            shapes = {n: tuple(t.shape) for n, t in named_tensors(self.model).items()}
-            shapes |= {n: spec.shape(first) for n, spec in specs.items()}
-            widths = self.named_widths(0)
-            seed = checked(call_build(self.build, widths, self.model, device), shapes, widths)
-        else:
-            tensors = drawn_seed(self.model, self.groups, self.initial, first, device, generator)
-            seed = copy_with(self.model, with_magnitudes(specs, tensors, {}))
-            follow_attributes(seed, self.groups.attributes, full, first)
-            refresh(seed)
-        check_values(seed)
-        return seed
-
-    def _cut_seed(self) -> nn.Module:
-        """The seed of a model with values: its leading parts."""
-        check_finite(self.model)
-        first, full = self.stage_widths[0], self.stage_widths[-1]
-        tensors: dict[str, torch.Tensor] = {}
-        for name, tensor in with_ratios(self.groups.specs, named_tensors(self.model)).items():
-            spec = self.groups.specs.get(name)
-            part = tensor.detach().clone()
-            if spec is not None:
-                for i, axis in enumerate(spec.axes):
-                    kept = layout(axis, first, full)
-                    if kept.grows:
-                        part = part.index_select(i, kept.old.to(part.device))
-                gain = seed_gain(spec, self.groups, self.initial, first, full)
-                part = part * gain if gain != 1.0 else part.contiguous()
-            tensors[name] = part
-        tensors = with_magnitudes(self.groups.specs, tensors, {})
-        if self.build is None:
-            seed = copy_with(self.model, tensors)
-            follow_attributes(seed, self.groups.attributes, full, first)
-            refresh(seed)
-        else:
-            seed = built(self.build, self.named_widths(0), self.model, tensors)
-        return seed
 
     # Costs.
 
@@ -364,57 +301,3 @@ class Plan:
 
     def __str__(self) -> str:
         return plan_text(self.groups.model_type, self.as_dict())
-
-
-def call_build(
-    build: Build, widths: dict[str, int], model: nn.Module, device: torch.device | None = None
-) -> nn.Module:
-    """Calls the user's factory for a model like another one; everybody's generators stay as they were."""
-    with kept_random(), settings_of(model, device):
-        return build(widths)
-
-
-def made_up(tensor: torch.Tensor) -> torch.Tensor:
-    """Values for an example input that has none: normal numbers, zeros where they are whole.
-
-    >>> made_up(torch.empty(2, dtype=torch.int64, device="meta")).tolist()
-    [0, 0]
-    """
-    zeros = torch.zeros(tensor.shape, dtype=tensor.dtype, device="cpu")
-    is_number = tensor.is_floating_point() or tensor.is_complex()
-    if not is_number:
-        return zeros
-    return normal(tensor.shape, 1.0, zeros, torch.Generator().manual_seed(0))
-
-
-def built(
-    build: Build, widths: dict[str, int], model: nn.Module, tensors: Mapping[str, torch.Tensor]
-) -> nn.Module:
-    """Calls the user's factory and puts the tensors into what it returns; complains where shapes differ."""
-    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    module = checked(call_build(build, dict(widths), model), shapes, widths)
-    own = named_tensors(module)
-    for name, tensor in tensors.items():
-        own[name].data = tensor.to(own[name].device)
-    return module
-
-
-def checked(
-    module: nn.Module, shapes: Mapping[str, tuple[int, ...]], widths: Mapping[str, int]
-) -> nn.Module:
-    """What the user's factory returned; complains where it has other tensors, or other shapes."""
-    if not isinstance(module, nn.Module):
-        raise InputError(f"build(widths) returned a {type(module).__name__}, not an nn.Module.")
-    own = named_tensors(module)
-    missing = sorted(set(shapes) ^ set(own))
-    if missing:
-        raise InputError(
-            f"build(widths) returned a module with other tensors than the model: {missing[:5]}."
-        )
-    for name, shape in shapes.items():
-        if tuple(own[name].shape) != shape:
-            raise InputError(
-                f"build(widths) made '{name}' of shape {tuple(own[name].shape)} where {shape} is "
-                f"needed for the widths {widths}."
-            )
-    return module

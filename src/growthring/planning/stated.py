@@ -9,15 +9,12 @@ import fnmatch
 import math
 from collections.abc import Callable, Mapping
 
-import torch
 from torch import Tensor, nn
 
-from growthring.core.widen import normal
 from growthring.errors import InputError, UnsupportedModelError
 from growthring.graph.groups import TensorSpec, WidthGroups
 from growthring.graph.resize import named_tensors
-from growthring.graph.results import output_tensors
-from growthring.planning.initial import Initial, seed_gain
+from growthring.planning.initial import Initial
 
 Deviations = float | Mapping[str, float] | Callable[[str, Tensor], float | None]
 
@@ -106,59 +103,3 @@ def _checked(value: object, where: str) -> float:
     if not is_number or not 0 <= float(value) < math.inf:  # type: ignore[arg-type]
         raise InputError(f"{where} is {value!r}, not a standard deviation. Pass {_SHAPES}.")
     return float(value)  # type: ignore[arg-type]
-
-
-def drawn_seed(
-    model: nn.Module,
-    groups: WidthGroups,
-    initial: Mapping[str, Initial],
-    first: Mapping[int, int],
-    device: torch.device,
-    generator: torch.Generator | None,
-) -> dict[str, Tensor]:
-    """Values for the tensors of a seed: normal ones of the stated deviations, at the seed's fan-in.
-
-    Magnitudes are given as their ratios.
-    """
-    full, tensors = groups.full_widths, {}
-    for name, tensor in named_tensors(model).items():
-        spec = groups.specs.get(name)
-        like = torch.empty(0, dtype=tensor.dtype, device=device)
-        if not isinstance(tensor, nn.Parameter) and not _is_known(name, spec):
-            raise no_values(f"buffer '{name}'")
-        shape = tuple(tensor.shape) if spec is None else spec.shape(first)
-        constant = 0.0 if spec is None else initial[name].constant
-        if constant is not None:
-            tensors[name] = torch.full(shape, constant, dtype=like.dtype, device=device)
-            continue
-        assert spec is not None
-        std = initial[name].std * seed_gain(spec, groups, initial, first, full)
-        drawn = normal(shape, std, like, generator)
-        drawn[sorted(spec.zero_rows)] = 0
-        tensors[name] = drawn
-    return tensors
-
-
-def _is_known(name: str, spec: TensorSpec | None) -> bool:
-    """Whether a buffer is a norm's, which torch starts at a constant."""
-    is_statistic = spec is not None and spec.kind in ("mean", "variance")
-    return is_statistic or name.rpartition(".")[2] == "num_batches_tracked"
-
-
-def check_values(seed: nn.Module) -> None:
-    """Refuses a seed in which something is left on the meta device: a tensor in a plain attribute, say."""
-    for name, tensor in named_tensors(seed).items():
-        if tensor.device.type == "meta":
-            raise no_values(f"'{name}'")
-    for path, module in seed.named_modules():
-        for attribute, value in vars(module).items():
-            if any(tensor.device.type == "meta" for tensor in output_tensors(value)):
-                raise no_values(f"the tensor '{path}.{attribute}'" if path else f"'{attribute}'")
-
-
-def no_values(what: str) -> UnsupportedModelError:
-    """The refusal to make up values."""
-    return UnsupportedModelError(
-        f"{what} is on the meta device, and no deviation says what it holds, so no seed can be made. Pass "
-        "gr.plan(..., build=), a function from widths to a module with values: its modules are taken as they are."
-    )
