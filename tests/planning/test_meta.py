@@ -1,6 +1,7 @@
 """Plans of models on the meta device, whose initialiser's deviations are told instead of measured."""
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -213,6 +214,16 @@ def test_a_model_of_which_some_has_values():
         gr.plan(model, inputs(), stages=2, deviations=0.1)
     with pytest.raises(gr.GrowthError, match="meta"):
         gr.plan(model, inputs(), stages=2)
+
+
+def test_the_page_says_what_runs():
+    text = (Path(__file__).parents[2] / "docs/training.md").read_text(encoding="utf-8")
+    section = text.split("### Models that fit into no memory")[1]
+    code = section.split("```python\n")[1].split("```")[0]
+    names = {"torch": torch, "gr": gr, "Giant": Recurrent, "example": torch.randn(3, 2, 5)}
+    found = names | {"generator": torch.Generator()}
+    exec(code.replace('"cuda"', '"cpu"'), found)
+    assert found["plan"].is_meta and found["seed"].head.weight.device.type == "cpu"
 
 
 def test_nothing_can_be_timed():

@@ -15,6 +15,7 @@ from growthring.optim.ages import corrections, differ, settled_age
 from growthring.optim.base import RingOptimizer
 from growthring.optim.options import RingOptions
 from growthring.optim.rescaling import in_layout
+from growthring.optim.ringrates import CACHE_ENTRIES
 
 # Of parameters whose ring steps share their calls; portions that a cache holds are cut from it.
 BATCH_ENTRIES = 1 << 22
@@ -90,13 +91,14 @@ class Adam(RingOptimizer, torch.optim.Adam):
             lists[4] = [None] * len(lists[0])
         if group["fused"]:
             lists[1] = list(map(in_layout, *lists[:2]))
-            with self._fused(group, lists[0]):
-                self._torch_step(group, lists, has_complex)
-            return
-        split = self._split(group, lists, BATCH_ENTRIES)
+        split = self._split(group, lists, CACHE_ENTRIES if group["fused"] else BATCH_ENTRIES)
         self._torch_step(group, split.plain, has_complex)
         for part in split.ringed:
-            self._ring_step(group, *part)
+            if group["fused"]:
+                with self._rescaled(group, part[0]):
+                    self._torch_step(group, part, has_complex)
+            else:
+                self._ring_step(group, *part)
 
     def _torch_step(
         self, group: dict[str, Any], lists: Sequence[list[Any]], has_complex: bool

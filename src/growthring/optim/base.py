@@ -263,11 +263,10 @@ class RingOptimizer(Optimizer):
                     state[key] = in_layout(p, value)
 
     @contextlib.contextmanager
-    def _fused(self, group: dict[str, Any], parameters: Sequence[Tensor]) -> Iterator[None]:
+    def _rescaled(self, group: dict[str, Any], parameters: Sequence[Tensor]) -> Iterator[None]:
         """A step of torch's fused kernels inside, whose movements are scaled ring by ring afterwards."""
         rescaling = Rescaling(self._ring_rates)
-        if self._ring_rates and self._ring_rates.may_have_factors(group):
-            rescaling.begin(group, parameters)
+        rescaling.begin(group, parameters)
         yield
         rescaling.end()
 

@@ -89,18 +89,16 @@ class SGD(RingOptimizer, torch.optim.SGD):
         lists: list[list[Any]] = [params, grads, buffers]
         if group["fused"]:
             lists[1] = list(map(in_layout, params, grads))
-            parts = _by_first_step(lists)
-            with self._fused(group, params):
-                for part in parts:
+        split = self._split(group, lists)
+        self._torch_step(group, split.plain, has_sparse)
+        for part in split.ringed:
+            if group["fused"]:
+                with self._rescaled(group, part[0]):
                     self._torch_step(group, part, has_sparse)
-        else:
-            split = self._split(group, lists)
-            self._torch_step(group, split.plain, has_sparse)
-            for part in split.ringed:
+            else:
                 self._ring_step(group, *part)
-            parts = [split.plain, *split.ringed]
         if group["momentum"] != 0:
-            for ps, _, bs in parts:
+            for ps, _, bs in [split.plain, *split.ringed]:
                 for p, buffer in zip(ps, bs, strict=True):
                     self.state[p]["momentum_buffer"] = buffer
 
@@ -109,6 +107,15 @@ class SGD(RingOptimizer, torch.optim.SGD):
     ) -> None:
         """Torch's own step; buffers are filled where they hold None."""
         params, grads, buffers = lists
+        firsts = [buffer is None for buffer in buffers]
+        if group["fused"] and any(firsts) and not all(firsts):  # a fused call takes one kind
+            for kind in (True, False):
+                chosen = [i for i, is_first in enumerate(firsts) if is_first is kind]
+                some = [[values[i] for i in chosen] for values in lists]
+                self._torch_step(group, some, has_sparse)
+                for i, buffer in zip(chosen, some[2], strict=True):
+                    buffers[i] = buffer
+            return
         sgd(
             params,
             grads,
@@ -137,15 +144,6 @@ class SGD(RingOptimizer, torch.optim.SGD):
         rates = self._factors(group, params) * group["lr"]
         updates = momentum_updates(group, params, grads, buffers)
         self._batch(params).addcmul_(params, updates, rates)
-
-
-def _by_first_step(lists: Sequence[list[Any]]) -> list[list[list[Any]]]:
-    """Parallel lists of parameters with a momentum buffer, and of those without: a fused call takes one kind."""
-    kinds: list[list[list[Any]]] = [[[], [], []], [[], [], []]]
-    for row in zip(*lists, strict=True):
-        for values, value in zip(kinds[row[2] is None], row, strict=True):
-            values.append(value)
-    return [kind for kind in kinds if kind[0]]
 
 
 def momentum_updates(
