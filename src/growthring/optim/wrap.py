@@ -7,22 +7,22 @@ from collections.abc import Mapping
 from typing import Any, TypeVar, Unpack
 
 import torch
-from torch import Tensor
 from torch.optim import Optimizer
 
 from growthring.errors import InputError
 from growthring.optim.base import RingOptimizer
 from growthring.optim.firststate import CannotTell, first_state_of
-from growthring.optim.geometry import as_real
 from growthring.optim.options import (
     RingOptions,
     check_options,
     complete,
+    keep_rate_tensors,
     loaded_groups,
     saved_groups,
 )
 from growthring.optim.prepared import plain_optimizer
-from growthring.optim.ringrates import RingRates, buckets
+from growthring.optim.rescaling import Rescaling
+from growthring.optim.ringrates import RingRates
 
 AnyOptimizer = TypeVar("AnyOptimizer", bound=Optimizer)
 
@@ -97,8 +97,9 @@ class _Rescaler:
 
     def __init__(self, optimizer: Optimizer) -> None:
         self._ring_rates = RingRates(optimizer)
-        self._before: list[tuple[dict[str, Any], list[Tensor], list[Tensor], Tensor]] = []
+        self._rescaling = Rescaling(self._ring_rates)
         self._loaded: Mapping[str, Any] | None = None
+        self._rates: list[Any] = []
         self._optimizer, self._add = optimizer, optimizer.add_param_group
         optimizer.add_param_group = self._add_group  # type: ignore[method-assign]
         optimizer.__deepcopy__ = self._copy  # type: ignore[attr-defined]
@@ -115,26 +116,18 @@ class _Rescaler:
     @torch.no_grad()
     def _begin(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """Keeps the ringed parameters and the factors that their values give."""
-        self._before = []
+        self._rescaling.forget()
         if not self._ring_rates:
             return
         self._ring_rates.begin_step()
         for group in optimizer.param_groups:
-            ringed = [p for p in group["params"] if self._ring_rates.has_factors(group, p)]
-            for params in buckets(ringed):
-                factors = self._ring_rates.factors(group, params)
-                self._before.append((group, params, [p.detach().clone() for p in params], factors))
+            self._rescaling.begin(group, group["params"])
 
     @torch.no_grad()
     def _end(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if not self._ring_rates:
             return
-        for _, params, before, factors in self._before:
-            values, old = list(map(as_real, params)), list(map(as_real, before))
-            moved = list(torch._foreach_sub(old, values))
-            torch._foreach_copy_(values, old)
-            self._ring_rates.batch(params).addcmul_(values, moved, factors)
-        self._before = []
+        self._rescaling.end()
         self._ring_rates.end_step()
 
     def _add_group(self, param_group: dict[str, Any]) -> None:
@@ -148,10 +141,12 @@ class _Rescaler:
     def _check(self, optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
         self._ring_rates.check_state(state)
         self._loaded = state.get("rings")
+        self._rates = [group.get("lr") for group in optimizer.param_groups]
         groups = loaded_groups(optimizer.param_groups, list(state["param_groups"]))
         return {"state": state["state"], "param_groups": groups}
 
     def _load(self, optimizer: Optimizer) -> None:
+        keep_rate_tensors(optimizer.param_groups, self._rates)
         if self._loaded is not None:
             self._ring_rates.load_state_dict(self._loaded)
 
