@@ -41,7 +41,7 @@ from growthring.growing.subjects import Subjects, rings_until
 from growthring.growing.trials import Trials
 from growthring.methods import GrowthMethod
 from growthring.methods.base import Loss
-from growthring.planning.layouts import layout_notes
+from growthring.planning.layouts import inductor_notes, layout_notes
 from growthring.planning.plan import Plan
 
 
@@ -74,6 +74,7 @@ class Grower:
         batches: (inputs, targets) for methods that search on data: something to iterate over anew at
             every growth (a DataLoader), or a function from a seed to such a thing.
         loss: from outputs and targets to a scalar, for the same methods.
+        through: what the model is trained through, where a module that holds it was wrapped: see `attach`.
 
     >>> import growthring as gr
     >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
@@ -103,8 +104,9 @@ class Grower:
         unknown_state: Literal["refuse", "reset"] = "refuse",
         batches: SearchBatches | None = None,
         loss: Loss | None = None,
+        through: nn.Module | None = None,
     ) -> None:
-        wrapping = Wrapping(model)
+        wrapping = Wrapping(model, through)
         model = wrapping.model
         with wrapping.ranks.together():
             check_model(model)
@@ -132,7 +134,7 @@ class Grower:
                 Pace(plan, stage, highest_rate(optimizers)),
             )
             self._subjects.pace.fading = len(self._subjects.main.fades)
-            for note in layout_notes(plan, model):
+            for note in [*layout_notes(plan, model), *inductor_notes(plan, model)]:
                 warnings.warn(note, GrowthWarning, stacklevel=2)
             if not self.is_full:
                 with own_settings():
@@ -196,6 +198,11 @@ class Grower:
     def is_complete(self) -> bool:
         """Whether the model has its full size and nothing is fading in: it is all that its state_dict says."""
         return self.is_full and not self.fading_norms
+
+    @property
+    def num_steps(self) -> int:
+        """Training steps so far, by `step()`; those of earlier stages included."""
+        return self._subjects.pace.step
 
     def step(self) -> StepReport:
         """Tells that a training step was taken: once after each `optimizer.step()`, it is all that a loop needs.

@@ -11,7 +11,7 @@ from torch.optim.optimizer import ParamsT
 
 from growthring.errors import InputError
 from growthring.optim.ages import ages, corrections
-from growthring.optim.base import RingOptimizer
+from growthring.optim.base import RingOptimizer, no_kernel
 from growthring.optim.geometry import as_real
 from growthring.optim.options import RingOptions, option
 from growthring.optim.ringbatch import RingBatch, buckets
@@ -34,6 +34,7 @@ class AvaGrad(RingOptimizer, Optimizer):
         weight_decay: λ, added to the gradient as λw.
         maximize: climb instead of descend.
         foreach: accepted as in torch; all devices use the foreach form.
+        fused: not True, as torch has no kernel for it.
         rings: see `RingOptions`.
 
     >>> w = torch.nn.Parameter(torch.zeros(2))
@@ -59,8 +60,11 @@ class AvaGrad(RingOptimizer, Optimizer):
         *,
         maximize: bool = False,
         foreach: bool | None = None,
+        fused: bool | None = None,
         **rings: Unpack[RingOptions],
     ) -> None:
+        if fused:
+            raise no_kernel("AvaGrad")
         if not lr >= 0 or not eps >= 0 or not weight_decay >= 0:
             raise InputError(
                 f"lr={lr!r}, eps={eps!r}, weight_decay={weight_decay!r}: none is below 0."

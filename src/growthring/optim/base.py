@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from growthring.core.defaults import default_settings
 from growthring.core.presets import PresetName
 from growthring.errors import InputError
 from growthring.optim.ages import ages
@@ -19,14 +21,18 @@ from growthring.optim.options import (
     RingOptions,
     check_options,
     complete,
+    keep_rate_tensors,
     loaded_groups,
     option,
     settle,
 )
+from growthring.optim.rescaling import Rescaling, in_layout
 from growthring.optim.ringbatch import CACHE_ENTRIES, RingBatch, buckets
 from growthring.optim.ringrates import RingRates
 from growthring.optim.saving import PLACE, check_saved, packed, unpacked
 from growthring.optim.shards import Sums
+
+_HOST = torch.device("cpu")
 
 
 class RingOptimizer(Optimizer):
@@ -79,11 +85,13 @@ class RingOptimizer(Optimizer):
         Args:
             closure: reevaluates the model and returns the loss.
         """
-        with torch.set_grad_enabled(bool(self.defaults.get("differentiable"))):
-            loss = None
-            if closure is not None:
-                with torch.enable_grad():
-                    loss = closure()
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        is_differentiable = bool(self.defaults.get("differentiable"))
+        # numbers of steps belong on the host, where torch would put them on the default device
+        with torch.set_grad_enabled(is_differentiable), default_settings(_HOST):
             if closure is None and is_initialising(self):
                 with self._ring_rates.no_step():
                     self._step_groups()
@@ -111,17 +119,32 @@ class RingOptimizer(Optimizer):
         self, rings: Mapping[Tensor, ParameterRings], preset: PresetName = "default"
     ) -> None:
         """Tells the optimizer the rings of its parameters; the preset decides what was left to it."""
-        for group in self.param_groups:
-            for name in ("fused", "capturable", "differentiable"):
-                if group.get(name):
-                    raise InputError(
-                        f"{type(self).__name__}({name}=True) takes one rate for a whole parameter, so it "
-                        f"cannot know rings. Leave {name} out, or use torch.optim.{type(self).__name__} "
-                        "with the Grower, which then only carries its state."
-                    )
+        settled = [dict(group) for group in self.param_groups]
+        settle(settled, preset, self._preset_options)
+        for group in settled:
+            self._check_kernels(group)
         settle(self.param_groups, preset, self._preset_options)
         self._preset = preset
         self._ring_rates.bind(rings)
+
+    def _check_kernels(self, group: Mapping[str, Any]) -> None:
+        """Refuses settings of torch's under which a parameter cannot have more than one rate, or age."""
+        name = type(self).__name__
+        if group.get("fused") and "fused" not in self.defaults:
+            raise no_kernel(name)
+        for setting in ("capturable", "differentiable"):
+            if group.get(setting):
+                raise InputError(
+                    f"{name}({setting}=True) takes one rate for a whole parameter, so it cannot know rings. "
+                    f"Leave {setting} out, or use torch.optim.{name} with the Grower, which then only "
+                    "carries its state."
+                )
+        if group.get("fused") and self._rings_have_state and option(group, "ages") == "ring":
+            raise InputError(
+                f"{name}(fused=True) corrects the bias of a whole parameter for one age, so it cannot keep "
+                "ages='ring' (the paper's; the plan's preset decides where nothing is said). Pass "
+                f"ages='shared' to {name}, or leave fused out."
+            )
 
     # Diagnostics.
 
@@ -166,7 +189,9 @@ class RingOptimizer(Optimizer):
         state, saved, record = unpacked(state_dict)
         check_saved(self._ring_rates, self, state_dict, record)
         groups = loaded_groups(self.param_groups, saved)
+        rates = [group["lr"] for group in self.param_groups]
         super().load_state_dict({"state": state, "param_groups": groups})
+        keep_rate_tensors(self.param_groups, rates)
         self._ring_rates.take_up(record)
 
     # For `step` of the subclasses.
@@ -249,6 +274,22 @@ class RingOptimizer(Optimizer):
             parts.append([[vs[i] for i in chosen] for vs in lists])
         return _Split(plain, parts)
 
+    def _align_state(self, group: Mapping[str, Any]) -> None:
+        """Gives state the memory layout of its parameter, on which fused kernels rely."""
+        for p in group["params"]:
+            state = self.state.get(p, {})
+            for key, value in state.items():
+                if isinstance(value, Tensor) and value.shape == p.shape:
+                    state[key] = in_layout(p, value)
+
+    @contextlib.contextmanager
+    def _rescaled(self, group: dict[str, Any], parameters: Sequence[Tensor]) -> Iterator[None]:
+        """A step of torch's fused kernels inside, whose movements are scaled ring by ring afterwards."""
+        rescaling = Rescaling(self._ring_rates)
+        rescaling.begin(group, parameters)
+        yield
+        rescaling.end()
+
     def _factors(self, group: Mapping[str, Any], parameters: Sequence[Tensor]) -> Tensor:
         return self._ring_rates.factors(group, parameters)
 
@@ -261,6 +302,14 @@ class RingOptimizer(Optimizer):
 
     def _batch(self, parameters: Sequence[Tensor]) -> RingBatch:
         return self._ring_rates.batch(parameters)
+
+
+def no_kernel(name: str) -> InputError:
+    """The refusal of fused=True where torch has no such kernel."""
+    return InputError(
+        f"{name}(fused=True): torch has no fused kernel for it. Leave fused out; SGD, Adam and AdamW of "
+        "gr.optim take it."
+    )
 
 
 class _Split:

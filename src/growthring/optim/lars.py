@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
 from growthring.errors import InputError
-from growthring.optim.base import RingOptimizer
+from growthring.optim.base import RingOptimizer, no_kernel
 from growthring.optim.options import RingOptions
 from growthring.optim.ringbatch import buckets
 from growthring.optim.sgd import momentum_updates
@@ -33,6 +33,7 @@ class LARS(RingOptimizer, Optimizer):
         momentum, dampening, weight_decay, nesterov, maximize: as in `torch.optim.SGD`.
         trust_coefficient: τ; None in a group leaves r at 1 there (biases and norms, say).
         foreach: accepted as in torch; all devices use the foreach form.
+        fused: not True, as torch has no kernel for it.
         rings: see `RingOptions`.
 
     >>> w = torch.nn.Parameter(torch.tensor([3.0, 4.0]))
@@ -59,8 +60,11 @@ class LARS(RingOptimizer, Optimizer):
         trust_coefficient: float | None = 0.001,
         maximize: bool = False,
         foreach: bool | None = None,
+        fused: bool | None = None,
         **rings: Unpack[RingOptions],
     ) -> None:
+        if fused:
+            raise no_kernel("LARS")
         if not lr >= 0 or not momentum >= 0 or not weight_decay >= 0:
             raise InputError(
                 f"lr={lr!r}, momentum={momentum!r}, weight_decay={weight_decay!r}: none is below 0."

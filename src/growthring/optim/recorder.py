@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 
 from growthring.errors import InputError
 from growthring.optim.initial import is_initialising
+from growthring.optim.prepared import plain_optimizer
 from growthring.optim.wrap import ring_rates_of
 
 QUANTITIES = ("rate_factor", "weight_norm", "gradient_norm")
@@ -48,6 +49,7 @@ class RingRecorder:
     def __init__(
         self, optimizer: Optimizer, every: int = 1, names: Sequence[str] | None = None
     ) -> None:
+        optimizer = plain_optimizer(optimizer)
         ring_rates = ring_rates_of(optimizer)
         if ring_rates is None:
             raise InputError(

@@ -96,6 +96,15 @@ class RingBatch:
             else:  # a small rate is nothing in half precision, so the product is made in single
                 torch._foreach_sub_(goals, torch._foreach_mul(factors, parts))
 
+    def lerp_(self, targets: Sequence[Tensor], ends: Sequence[Tensor], shares: Tensor) -> None:
+        """Target += share · (end − target), with the shares of each parameter's rings, (parameters, rings)."""
+        for _, (goals, parts), (factors,) in self.portions([targets, ends], [shares]):
+            if self.real_dtype == self.dtype:
+                torch._foreach_lerp_(goals, parts, factors)
+            else:  # in single precision
+                for goal, part, factor in zip(goals, parts, factors, strict=True):
+                    goal.copy_(torch.lerp(goal.to(self.dtype), part.to(self.dtype), factor))
+
     def divide_by_(
         self,
         chosen: slice,
@@ -132,7 +141,7 @@ class RingBatch:
             (n, *g.shape[1:]) if g.shape else () for g in self.geometries for n, _ in g.pieces
         ]
         sizes = [math.prod(shape) for shape in shapes]
-        room = torch.empty(max(sizes, default=0), dtype=self.dtype)
+        room = torch.empty(max(sizes, default=0), dtype=self.dtype, device=self.device)
         pairs = zip(shapes, sizes, strict=True)
         return [room[:size].view(shape) for shape, size in pairs]
 

@@ -191,7 +191,7 @@ class RingRates:
         """The parameter's rings; all of it is the seed's where no Grower has said otherwise."""
         if parameter in self.rings:
             return self.rings[parameter]
-        axes = tuple(torch.zeros(n, dtype=torch.int64) for n in parameter.shape)
+        axes = tuple(torch.zeros(n, dtype=torch.int64, device="cpu") for n in parameter.shape)
         return ParameterRings("", axes, self.num_rings, adapts=False)
 
     def _forget(self) -> None:

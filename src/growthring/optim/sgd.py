@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Unpack
 
 import torch
@@ -10,8 +10,10 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 from torch.optim.sgd import sgd
 
+from growthring.errors import InputError
 from growthring.optim.base import RingOptimizer
 from growthring.optim.options import RingOptions
+from growthring.optim.rescaling import in_layout
 from growthring.optim.shards import keep, parts
 
 
@@ -22,7 +24,7 @@ class SGD(RingOptimizer, torch.optim.SGD):
         params: parameters or parameter groups; groups may have ring options of their own.
         lr: η_0, which any scheduler may change.
         momentum, dampening, weight_decay, nesterov, maximize, foreach, differentiable, fused: as in
-            torch (differentiable and fused without a Grower only). Weight decay is part of the
+            torch (differentiable without a Grower only). Weight decay is part of the
             gradient, so its rate is the ring's too.
         rings: see `RingOptions`.
 
@@ -66,16 +68,55 @@ class SGD(RingOptimizer, torch.optim.SGD):
         )
         self._init_rings(rings)
 
+    def _check_kernels(self, group: Mapping[str, Any]) -> None:
+        super()._check_kernels(group)
+        small = [p for p in group["params"] if p.dtype.itemsize < 4 and p.device.type == "cpu"]
+        if group["fused"] and small:
+            raise InputError(
+                f"SGD(fused=True) with weights of {small[0].dtype} on a CPU: the kernel of torch leaves most "
+                "of them as they are, without an error (seen in 2.13). Leave fused out, or keep the weights in "
+                "float32 and use autocast."
+            )
+
     def _step_group(self, group: dict[str, Any]) -> None:
+        if group["fused"]:
+            self._align_state(group)
         params: list[Tensor] = []
         grads: list[Tensor] = []
         buffers: list[Tensor | None] = []
         has_sparse = self._init_group(group, params, grads, buffers)
         if group["momentum"] == 0:
             buffers = [None] * len(params)
-        split = self._split(group, [params, grads, buffers])
-        here = [parts(*lists) for lists in (split.plain, *split.ringed)]
-        params, grads, buffers = here[0]
+        here = parts(params, grads, buffers)
+        if group["fused"]:
+            here[1] = list(map(in_layout, *here[:2]))
+        split = self._split(group, [params, *here])
+        self._torch_step(group, split.plain[1:], has_sparse)
+        for part in split.ringed:
+            if group["fused"]:
+                with self._rescaled(group, part[0]):
+                    self._torch_step(group, part[1:], has_sparse)
+            else:
+                self._ring_step(group, *part)
+        if group["momentum"] != 0:
+            for owners, _, _, bs in [split.plain, *split.ringed]:
+                for p, buffer in zip(owners, bs, strict=True):
+                    keep(self.state[p], "momentum_buffer", buffer, p)
+
+    def _torch_step(
+        self, group: dict[str, Any], lists: Sequence[list[Any]], has_sparse: bool
+    ) -> None:
+        """Torch's own step; buffers are filled where they hold None."""
+        params, grads, buffers = lists
+        firsts = [buffer is None for buffer in buffers]
+        if group["fused"] and any(firsts) and not all(firsts):  # a fused call takes one kind
+            for kind in (True, False):
+                chosen = [i for i, is_first in enumerate(firsts) if is_first is kind]
+                some = [[values[i] for i in chosen] for values in lists]
+                self._torch_step(group, some, has_sparse)
+                for i, buffer in zip(chosen, some[2], strict=True):
+                    buffers[i] = buffer
+            return
         sgd(
             params,
             grads,
@@ -92,12 +133,6 @@ class SGD(RingOptimizer, torch.optim.SGD):
             grad_scale=getattr(self, "grad_scale", None),
             found_inf=getattr(self, "found_inf", None),
         )
-        for (owners, *_), part in zip(split.ringed, here[1:], strict=True):
-            self._ring_step(group, owners, *part)
-        if group["momentum"] != 0:
-            for (ps, *_), (_, _, bs) in zip((split.plain, *split.ringed), here, strict=True):
-                for p, buffer in zip(ps, bs, strict=True):
-                    keep(self.state[p], "momentum_buffer", buffer, p)
 
     def _ring_step(
         self,

@@ -7,24 +7,23 @@ from collections.abc import Mapping
 from typing import Any, TypeVar, Unpack
 
 import torch
-from torch import Tensor
 from torch.optim import Optimizer
 
 from growthring.errors import InputError
 from growthring.optim.base import RingOptimizer
-from growthring.optim.firststate import CannotTell, check_plain, first_state_of
-from growthring.optim.geometry import as_real
+from growthring.optim.firststate import CannotTell, first_state_of
 from growthring.optim.initial import is_initialising
 from growthring.optim.options import (
     RingOptions,
     check_options,
     complete,
+    keep_rate_tensors,
     loaded_groups,
 )
-from growthring.optim.ringbatch import buckets
+from growthring.optim.prepared import plain_optimizer
+from growthring.optim.rescaling import Rescaling
 from growthring.optim.ringrates import RingRates
 from growthring.optim.saving import PLACE, check_saved, packed, unpacked
-from growthring.optim.shards import local, locals_of
 
 AnyOptimizer = TypeVar("AnyOptimizer", bound=Optimizer)
 
@@ -42,18 +41,23 @@ def with_rings(optimizer: AnyOptimizer, **rings: Unpack[RingOptions]) -> AnyOpti
         rings: see `RingOptions`; groups may have options of their own.
 
     Returns:
-        The same optimizer, with `rate_factors`, `weight_norms` and `gradient_norms` as in `gr.optim`.
+        The same optimizer, with `rate_factors`, `weight_norms` and `gradient_norms` as in `gr.optim`; of one that
+        `accelerator.prepare` returned, the optimizer inside has them.
 
     >>> w = torch.nn.Parameter(torch.ones(2))
     >>> optimizer = with_rings(torch.optim.RMSprop([w], lr=0.1), rate_adaptation="norm")
     >>> optimizer.rate_factors()  # no Grower yet
     {}
     """
+    _add_rings(plain_optimizer(optimizer), rings)
+    return optimizer
+
+
+def _add_rings(optimizer: Optimizer, rings: RingOptions) -> None:
     if isinstance(optimizer, RingOptimizer):
         raise InputError(
             f"{type(optimizer).__name__} of gr.optim knows rings; pass it the options."
         )
-    check_plain(optimizer)
     if ring_rates_of(optimizer) is not None:
         raise InputError(f"this {type(optimizer).__name__} has rings already.")
     options = {**complete(rings), PLACE: None}
@@ -65,7 +69,6 @@ def with_rings(optimizer: AnyOptimizer, **rings: Unpack[RingOptions]) -> AnyOpti
         for name, value in options.items():
             group.setdefault(name, value)
     _Rescaler(optimizer)
-    return optimizer
 
 
 def _check_formula(optimizer: Optimizer, group: dict[str, Any]) -> None:
@@ -99,10 +102,11 @@ class _Rescaler:
 
     def __init__(self, optimizer: Optimizer) -> None:
         self._ring_rates = RingRates(optimizer)
-        self._before: list[tuple[dict[str, Any], list[Tensor], list[Tensor], Tensor]] = []
+        self._rescaling = Rescaling(self._ring_rates)
         self._loaded: Mapping[str, Any] | None = None
         # the groups before a step that is none (`is_initialising`), which may count in them
         self._untouched: list[dict[str, Any]] | None = None
+        self._rates: list[Any] = []
         self._optimizer, self._add = optimizer, optimizer.add_param_group
         optimizer.add_param_group = self._add_group  # type: ignore[method-assign]
         optimizer.__deepcopy__ = self._copy  # type: ignore[attr-defined]
@@ -120,7 +124,8 @@ class _Rescaler:
     @torch.no_grad()
     def _begin(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """Keeps the ringed parameters and the factors that their values give."""
-        self._before, self._untouched = [], None
+        self._untouched = None
+        self._rescaling.forget()
         self._ring_rates.forget_initial()
         if is_initialising(optimizer):
             self._untouched = [_numbers(group) for group in optimizer.param_groups]
@@ -130,25 +135,16 @@ class _Rescaler:
         self._ring_rates.begin_step()
         with self._ring_rates.totals():
             for group in optimizer.param_groups:
-                ringed = [p for p in group["params"] if self._ring_rates.has_factors(group, p)]
-                for params in buckets(ringed):
-                    factors = self._ring_rates.factors(group, params)
-                    kept = [local(p).clone() for p in params]
-                    self._before.append((group, params, kept, factors))
+                self._rescaling.begin(group, group["params"])
 
     @torch.no_grad()
     def _end(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        for _, params, before, factors in self._before:
-            values, old = list(map(as_real, locals_of(params))), list(map(as_real, before))
-            moved = list(torch._foreach_sub(old, values))
-            torch._foreach_copy_(values, old)
-            self._ring_rates.batch(params).addcmul_(values, moved, factors)
-        self._before = []
         if self._untouched is not None:
             self._ring_rates.note_initial()
             for group, numbers in zip(optimizer.param_groups, self._untouched, strict=True):
                 group |= numbers
         elif self._ring_rates:
+            self._rescaling.end()
             self._ring_rates.end_step()
 
     def _add_group(self, param_group: dict[str, Any]) -> None:
@@ -161,10 +157,12 @@ class _Rescaler:
     def _check(self, optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
         entries, saved, self._loaded = unpacked(state)
         check_saved(self._ring_rates, optimizer, state, self._loaded)
+        self._rates = [group.get("lr") for group in optimizer.param_groups]
         groups = loaded_groups(optimizer.param_groups, saved)
         return {"state": entries, "param_groups": groups}
 
     def _load(self, optimizer: Optimizer) -> None:
+        keep_rate_tensors(optimizer.param_groups, self._rates)
         self._ring_rates.take_up(self._loaded)
 
     def _copy(self, memo: dict[int, Any]) -> Optimizer:
