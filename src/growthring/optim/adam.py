@@ -15,7 +15,8 @@ from growthring.optim.ages import corrections, differ, settled_age
 from growthring.optim.base import RingOptimizer
 from growthring.optim.options import RingOptions
 from growthring.optim.rescaling import in_layout
-from growthring.optim.ringrates import CACHE_ENTRIES
+from growthring.optim.ringbatch import CACHE_ENTRIES
+from growthring.optim.shards import parts
 
 # Of parameters whose ring steps share their calls; portions that a cache holds are cut from it.
 BATCH_ENTRIES = 1 << 22
@@ -98,13 +99,13 @@ class Adam(RingOptimizer, torch.optim.Adam):
                 with self._rescaled(group, part[0]):
                     self._torch_step(group, part, has_complex)
             else:
-                self._ring_step(group, *part)
+                self._ring_step(group, part[0], *parts(*part))
 
     def _torch_step(
         self, group: dict[str, Any], lists: Sequence[list[Any]], has_complex: bool
     ) -> None:
         """Torch's own step."""
-        params, grads, means, squares, largest, steps = lists
+        params, grads, means, squares, largest, steps = parts(*lists)
         beta1, beta2 = group["betas"]
         adam(
             params,
@@ -142,6 +143,7 @@ class Adam(RingOptimizer, torch.optim.Adam):
     def _ring_step(
         self,
         group: dict[str, Any],
+        owners: list[Tensor],
         params: list[Tensor],
         grads: list[Tensor],
         means: list[Tensor],
@@ -155,10 +157,10 @@ class Adam(RingOptimizer, torch.optim.Adam):
         m / ((√v + ε√b₂) · b₁ / (lr·f_k·√b₂)), it takes as many passes over memory as torch's.
         """
         beta1, beta2 = (float(beta) for beta in group["betas"])
-        batch, decay, lr = self._batch(params), group["weight_decay"], group["lr"]
-        rates = self._factors(group, params) * lr
+        batch, decay, lr = self._batch(owners), group["weight_decay"], group["lr"]
+        rates = self._factors(group, owners) * lr
         torch._foreach_add_(steps, torch.tensor(1.0))
-        table = self._ages(group, params)
+        table = self._ages(group, owners)
         first = corrections(beta1, table, rates)
         second = corrections(beta2, table, rates).sqrt_()
         scales = first / (rates * second)
@@ -166,7 +168,7 @@ class Adam(RingOptimizer, torch.optim.Adam):
         still = rates == 0  # divided by infinity: no update
         tables = [scales.masked_fill(still, 0), offsets.masked_fill(still, math.inf)]
         decays = bool(decay != 0 and group["decoupled_weight_decay"])
-        if decays and any(self._ring_rates.has_factors(group, p) for p in params):
+        if decays and any(self._ring_rates.has_factors(group, p) for p in owners):
             tables.append(1 - rates * decay)
         lists: list[list[Any]] = [params, grads, means, squares]
         if group["amsgrad"]:

@@ -15,6 +15,7 @@ from growthring.core.presets import PresetName
 from growthring.errors import InputError
 from growthring.optim.ages import ages
 from growthring.optim.geometry import ParameterRings
+from growthring.optim.initial import is_initialising
 from growthring.optim.options import (
     DEFAULTS,
     RingOptions,
@@ -23,12 +24,13 @@ from growthring.optim.options import (
     keep_rate_tensors,
     loaded_groups,
     option,
-    saved_groups,
     settle,
 )
 from growthring.optim.rescaling import Rescaling, in_layout
-from growthring.optim.ringbatch import RingBatch
-from growthring.optim.ringrates import CACHE_ENTRIES, RingRates, buckets
+from growthring.optim.ringbatch import CACHE_ENTRIES, RingBatch, buckets
+from growthring.optim.ringrates import RingRates
+from growthring.optim.saving import PLACE, check_saved, packed, unpacked
+from growthring.optim.shards import Sums
 
 _HOST = torch.device("cpu")
 
@@ -51,7 +53,7 @@ class RingOptimizer(Optimizer):
 
     def _init_rings(self, given: RingOptions) -> None:
         """Checks the options and writes them to every group (groups may bring their own)."""
-        options = complete(given)
+        options = {**complete(given), PLACE: None}
         self.defaults |= options
         for group in self.param_groups:
             for name, value in options.items():
@@ -75,6 +77,7 @@ class RingOptimizer(Optimizer):
         for group in self.param_groups:
             for name, value in DEFAULTS.items():
                 group.setdefault(name, self.defaults.get(name, value))
+            group.setdefault(PLACE, None)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One step.
@@ -89,11 +92,22 @@ class RingOptimizer(Optimizer):
         is_differentiable = bool(self.defaults.get("differentiable"))
         # numbers of steps belong on the host, where torch would put them on the default device
         with torch.set_grad_enabled(is_differentiable), default_settings(_HOST):
-            self._begin()
-            for group in self.param_groups:
-                self._step_group(group)
-            self._end()
+            if closure is None and is_initialising(self):
+                with self._ring_rates.no_step():
+                    self._step_groups()
+            else:
+                self._begin()
+                with self._ring_rates.totals(self._sums()):
+                    self._check_rules()
+                    self._step_groups()
+                self._end()
+            if self._rings_have_state:
+                self._ring_rates.complete_births()
         return loss
+
+    def _step_groups(self) -> None:
+        for group in self.param_groups:
+            self._step_group(group)
 
     def _step_group(self, group: dict[str, Any]) -> None:
         """The step of one parameter group."""
@@ -162,10 +176,9 @@ class RingOptimizer(Optimizer):
     # Saving and loading.
 
     def state_dict(self) -> dict[str, Any]:
-        """As torch's, with the births of the rings and the rates so far under "rings"."""
-        state = super().state_dict()
-        saved_groups(state["param_groups"])
-        return {**state, "rings": self._ring_rates.state_dict()}
+        """As torch's, with the births of the rings and the rates so far under "rings" of each group."""
+        self._ring_rates.before_saving()
+        return packed(super().state_dict(), self._ring_rates.state_dict())
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """As torch's; also takes a state_dict of the torch counterpart.
@@ -173,14 +186,13 @@ class RingOptimizer(Optimizer):
         Raises:
             InputError: it is of other widths or another number of rings; nothing is changed then.
         """
-        rings = state_dict.get("rings")
-        self._ring_rates.check_state(state_dict)
-        groups = loaded_groups(self.param_groups, list(state_dict["param_groups"]))
+        state, saved, record = unpacked(state_dict)
+        check_saved(self._ring_rates, self, state_dict, record)
+        groups = loaded_groups(self.param_groups, saved)
         rates = [group["lr"] for group in self.param_groups]
-        super().load_state_dict({"state": state_dict["state"], "param_groups": groups})
+        super().load_state_dict({"state": state, "param_groups": groups})
         keep_rate_tensors(self.param_groups, rates)
-        if rings is not None:
-            self._ring_rates.load_state_dict(rings)
+        self._ring_rates.take_up(record)
 
     # For `step` of the subclasses.
 
@@ -217,13 +229,21 @@ class RingOptimizer(Optimizer):
     def _begin(self) -> None:
         """Before a step; nothing has been changed if it raises."""
         self._check_gradients()
+        self._ring_rates.forget_initial()
         if not self._ring_rates:
             return
         self._ring_rates.begin_step()
+
+    def _sums(self) -> Sums:
+        """What a subclass has to know of whole parameters that are cut into shards; the same on all processes."""
+        return ()
+
+    def _check_rules(self) -> None:
+        if not self._ring_rates:
+            return
         for group in self.param_groups:
-            if callable(
-                group["rate_adaptation"]
-            ):  # a user's code may fail: better now than half-way
+            # a user's code may fail: better now than half-way
+            if callable(group["rate_adaptation"]):
                 ringed = [p for p in group["params"] if self._ring_rates.has_factors(group, p)]
                 for parameters in buckets(ringed):
                     self._ring_rates.factors(group, parameters)

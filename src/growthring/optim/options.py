@@ -141,13 +141,6 @@ def settle(
         group |= {name: value for name, value in decided.items() if _is_open(group.get(name))}
 
 
-def saved_groups(groups: list[dict[str, Any]]) -> None:
-    """Makes the groups of a state_dict plain data: code is not saved."""
-    for group in groups:
-        if callable(group.get("rate_adaptation")):
-            group["rate_adaptation"] = "callable"
-
-
 def loaded_groups(
     groups: list[dict[str, Any]], saved: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:

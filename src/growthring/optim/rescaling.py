@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from growthring.optim.geometry import as_real
-from growthring.optim.ringrates import RingRates, buckets
+from growthring.optim.ringbatch import buckets
+from growthring.optim.ringrates import RingRates
+from growthring.optim.shards import local, locals_of
 
 
 class Rescaling:
@@ -28,12 +30,12 @@ class Rescaling:
         ringed = [p for p in parameters if self._ring_rates.has_factors(group, p)]
         for params in buckets(ringed):
             factors = self._ring_rates.factors(group, params)
-            self._before.append((params, [p.detach().clone() for p in params], factors))
+            self._before.append((params, [local(p).detach().clone() for p in params], factors))
 
     def end(self) -> None:
         """Scales what was moved since."""
         for params, before, factors in self._before:
-            values, old = list(map(as_real, params)), list(map(as_real, before))
+            values, old = list(map(as_real, locals_of(params))), list(map(as_real, before))
             self._ring_rates.batch(params).lerp_(values, old, 1 - factors)
         self.forget()
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from growthring.optim.geometry import PORTION_ENTRIES, RingGeometry, as_real
+from growthring.optim.shards import local
 
 Parts = list[Tensor]
+# A step is several passes over memory: on a CPU, all of them over one portion at a time.
+CACHE_ENTRIES = 1 << 19
 
 
 class RingBatch:
@@ -137,7 +141,7 @@ class RingBatch:
             (n, *g.shape[1:]) if g.shape else () for g in self.geometries for n, _ in g.pieces
         ]
         sizes = [math.prod(shape) for shape in shapes]
-        room = torch.empty(max(sizes), dtype=self.dtype, device=self.device)
+        room = torch.empty(max(sizes, default=0), dtype=self.dtype, device=self.device)
         pairs = zip(shapes, sizes, strict=True)
         return [room[:size].view(shape) for shape, size in pairs]
 
@@ -150,3 +154,19 @@ class RingBatch:
         """Target *= number, a number for each ring."""
         for _, (goals,), (factors,) in self.portions([targets], [numbers]):
             torch._foreach_mul_(goals, factors)
+
+
+def buckets(
+    parameters: Sequence[Tensor], most_entries: float = CACHE_ENTRIES
+) -> list[list[Tensor]]:
+    """Parameters by device and type, on the CPU at most so many entries together, or one parameter."""
+    result: dict[tuple[Any, ...], list[Tensor]] = {}
+    portion, size = 0, 0
+    for p in parameters:
+        if p.device.type == "cpu":
+            entries = local(p.detach()).numel()
+            size += entries
+            if size > most_entries:
+                portion, size = portion + 1, entries
+        result.setdefault((p.device, p.dtype, portion), []).append(p)
+    return list(result.values())

@@ -14,6 +14,7 @@ from growthring.errors import InputError
 from growthring.optim.base import RingOptimizer
 from growthring.optim.options import RingOptions
 from growthring.optim.rescaling import in_layout
+from growthring.optim.shards import keep, parts
 
 
 class SGD(RingOptimizer, torch.optim.SGD):
@@ -90,17 +91,18 @@ class SGD(RingOptimizer, torch.optim.SGD):
         if group["fused"]:
             lists[1] = list(map(in_layout, params, grads))
         split = self._split(group, lists)
-        self._torch_step(group, split.plain, has_sparse)
-        for part in split.ringed:
+        here = [parts(*some) for some in (split.plain, *split.ringed)]
+        self._torch_step(group, here[0], has_sparse)
+        for (owners, *_), part in zip(split.ringed, here[1:], strict=True):
             if group["fused"]:
-                with self._rescaled(group, part[0]):
+                with self._rescaled(group, owners):
                     self._torch_step(group, part, has_sparse)
             else:
-                self._ring_step(group, *part)
+                self._ring_step(group, owners, *part)
         if group["momentum"] != 0:
-            for ps, _, bs in [split.plain, *split.ringed]:
+            for (ps, *_), (_, _, bs) in zip((split.plain, *split.ringed), here, strict=True):
                 for p, buffer in zip(ps, bs, strict=True):
-                    self.state[p]["momentum_buffer"] = buffer
+                    keep(self.state[p], "momentum_buffer", buffer, p)
 
     def _torch_step(
         self, group: dict[str, Any], lists: Sequence[list[Any]], has_sparse: bool
@@ -136,14 +138,15 @@ class SGD(RingOptimizer, torch.optim.SGD):
     def _ring_step(
         self,
         group: dict[str, Any],
+        owners: list[Tensor],
         params: list[Tensor],
         grads: list[Tensor],
         buffers: list[Tensor | None],
     ) -> None:
         """The step of parameters that have rings; `buffers` is filled where it holds None."""
-        rates = self._factors(group, params) * group["lr"]
+        rates = self._factors(group, owners) * group["lr"]
         updates = momentum_updates(group, params, grads, buffers)
-        self._batch(params).addcmul_(params, updates, rates)
+        self._batch(owners).addcmul_(params, updates, rates)
 
 
 def momentum_updates(

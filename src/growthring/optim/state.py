@@ -74,6 +74,10 @@ def grow_state(
         Notes for the report.
     """
     refuse_hidden(optimizer, {p: (how.name, how.shape) for p, how in grown.items()})
+    for one in (optimizer, *held_optimizers(optimizer)):
+        ring_rates = getattr(one, "_ring_rates", None)
+        if ring_rates is not None:
+            ring_rates.forget_initial()
     sharing = [o for o in (optimizer, *held_optimizers(optimizer)) if o.state is optimizer.state]
     before = {p: dict(values) for p, values in optimizer.state.items()}
     after: dict[Tensor, dict[str, Any] | None] = {}
