@@ -133,7 +133,9 @@ class PreparedGrower:
             write_growth(os.path.join(output_dir, self._file), state)
 
     def _load(self, models: Sequence[nn.Module], input_dir: str) -> None:
-        self.grower.load_state_dict(read_growth(os.path.join(input_dir, self._file)))
+        with self.grower.ranks.together():  # each has a disk of its own
+            growth = read_growth(os.path.join(input_dir, self._file))
+        self.grower.load_state_dict(growth)
 
 
 def _check_whole(accelerator: Accelerator) -> None:
