@@ -76,9 +76,8 @@ class PreparedGrower:
         number = self._number()
         self._check_optimizers()
         self._file = FILE if number == 0 else FILE.replace(".", f"_{number}.")
-        for wrapper in live_wrappers(
-            grower.model
-        ):  # the accelerator itself keeps the module inside
+        # the accelerator itself keeps the module inside
+        for wrapper in live_wrappers(grower.model):
             grower.attach(wrapper)
         accelerator.register_save_state_pre_hook(self._save)
         accelerator.register_load_state_pre_hook(self._load)
