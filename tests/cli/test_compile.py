@@ -5,14 +5,14 @@ import pytest
 from growthring.checkpoint import read_json
 from growthring.planning import compiling
 from growthring.planning.compiling import Compiling
-from growthring.train.loop import Loop
+from growthring.train.compilation import Compilation
 from tests.cli.commands import TINY, one_object, run
 
 
 @pytest.fixture(autouse=True)
 def cheap(monkeypatch):
     """Nothing here needs a compiler."""
-    monkeypatch.setattr(Loop, "backend", "eager")
+    monkeypatch.setattr(Compilation, "backend", "eager")
 
 
 def refused(capsys, *arguments):
@@ -23,7 +23,9 @@ def refused(capsys, *arguments):
 
 
 def test_a_run_is_compiled_and_resumed_as_it_was_begun(capsys, tmp_path):
-    status, out, err = run(capsys, "train", *TINY, "--out", tmp_path, "--compile", "always", "--json")
+    status, out, err = run(
+        capsys, "train", *TINY, "--out", tmp_path, "--compile", "always", "--json"
+    )
     assert status == 0, err
     assert one_object(out)["compile_seconds"] > 0
     config = read_json(tmp_path / "config.json")

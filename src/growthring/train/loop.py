@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import time
 from collections.abc import Generator, Iterator
 from typing import Any
 
@@ -21,10 +22,19 @@ from growthring.data.batch import Batch
 from growthring.optim import RingOptimizer
 from growthring.runs.records import LogRecord
 from growthring.train.account import Account
-from growthring.train.choices import Choice, TwinTrial, choose, compiled_steps, mode_of
-from growthring.train.compiling import CompiledStage, compile_ahead, keeps_compiled
+from growthring.train.compilation import Compilation
+from growthring.train.compiling import CompiledStage
+from growthring.train.idle import nothing
 from growthring.train.lengths import evaluation_steps
-from growthring.train.measure import OnDevice, apply, arithmetic_of, batch_sums, evaluate
+from growthring.train.measure import (
+    OnDevice,
+    apply,
+    arithmetic_of,
+    batch_sums,
+    counts_nothing,
+    means,
+    sums_of,
+)
 from growthring.train.parts import Parts
 from growthring.train.progress import Progress
 from growthring.train.setup import learning_rate
@@ -42,25 +52,23 @@ class Loop:
         totals: where it is, and what it has spent.
         account: the same as records.
         sums: loss, right answers and examples since the last evaluation.
-        choices: which stages are compiled; of stages that are not named there none is.
-        backend: of `torch.compile`.
+        compilation: which stages are compiled.
     """
-
-    backend: str = "inductor"
 
     def __init__(self, parts: Parts, progress: Progress) -> None:
         self.parts, self.progress = parts, progress
         self.recipe, self.device, self.plan = parts.recipe, parts.device, parts.plan
         self.model, self.optimizer, self.grower = parts.model, parts.optimizer, parts.grower
         self.train, self.test, self.loss = parts.train, parts.test, parts.loss
+        self.processes = parts.processes
         self.total_steps = parts.total_steps
         self._unit = self.plan.lengths.unit or "epochs"
         in_steps = self._unit == "steps"
         self._evaluated = frozenset(evaluation_steps(parts.stage_steps) if in_steps else ())
         self.account = Account(parts, Totals())
         self.sums = torch.zeros(3, dtype=torch.float64)
-        self.choices: list[Choice] = []
-        self._forward: Any = parts.model
+        self.compilation = Compilation(parts, self.account, progress, self._precision)
+        self._forward: Any = parts.wrapped
         self._said: set[str] = set()
 
     @property
@@ -92,58 +100,10 @@ class Loop:
     def run_stages(self) -> None:
         """All stages that are left."""
         self._say_notes()
-        if mode_of(self.recipe.compile) != "never":
-            self._compile()
+        self.compilation.prepare(self.after_choices)
         with contextlib.closing(self._batches()) as batches:
             while not self.is_done:
                 self._stage(batches)
-
-    def _compile(self) -> None:
-        """All stages that are to be compiled, so that what it takes is known before the first step."""
-        totals, clock, before = self.totals, Clock(), self.totals.seconds
-        is_new = not self.choices
-        if is_new:
-            self.choices = self._choose()
-        left = [c.stage for c in self.choices if c.is_compiled and c.stage >= totals.stage]
-        is_tried = is_new and mode_of(self.recipe.compile) == "auto"
-        if len(left) > 1 and keeps_compiled() and not is_tried:  # one needs no ahead
-            self.progress.say(f"compiling {len(left)} stages ...")
-            for note in compile_ahead(self.plan, left, self.device, self._precision, self.backend):
-                self.progress.say(f"note: {note}")
-        clock.add_to(totals)
-        spent = totals.seconds - before
-        totals.compile_seconds += spent
-        if is_new:
-            for choice in self.choices if is_tried else ():
-                self.progress.say(str(choice))
-            self.after_choices()
-        if left:
-            self.progress.say(f"compiled in {spent:.0f} s.")
-
-    @property
-    def compile_notes(self) -> list[str]:
-        """What was compiled, why, and how long that took; nothing if nothing was to be."""
-        if not self.choices:
-            return []
-        totals = self.totals
-        seconds = f"{totals.compile_seconds:.0f} of {totals.seconds:.0f} seconds of training"
-        why = map(str, self.choices) if mode_of(self.recipe.compile) == "auto" else ()
-        return [f"{seconds} were spent on torch.compile", *why]
-
-    def _choose(self) -> list[Choice]:
-        """Which of the stages that are left are compiled."""
-        first = self.totals.stage
-        stages = range(first, self.plan.num_stages)
-        if mode_of(self.recipe.compile) == "always":
-            return [Choice(stage, True, "asked for") for stage in stages]
-        if not keeps_compiled():
-            reason = "inductor keeps nothing on the disk, so that a trial would be lost"
-            return [Choice(stage, False, reason) for stage in stages]
-        self.progress.say(f"measuring whether it pays to compile {len(stages)} stages ...")
-        fade = 0.0 if self.grower is None else self.grower.fade
-        is_fading = self.grower is not None and bool(self.plan.groups.statistics)
-        steps = compiled_steps(self.parts.stage_steps, first, fade, is_fading)
-        return choose(steps, TwinTrial(self.plan, self.device, self._precision, self.backend))
 
     def _batches(self) -> Generator[Batch | None]:
         """Batches, one epoch after the other; None wherever the model is to be evaluated.
@@ -156,7 +116,7 @@ class Loop:
         while True:
             before = totals.step
             is_new = self.train.part == 0 if self._unit == "steps" else not self.sums[2]
-            for batch in OnDevice(self.train, self.device):
+            for batch in OnDevice(self.processes.in_step(self.train), self.device):
                 yield batch
                 if self._is_due:
                     yield None
@@ -179,12 +139,7 @@ class Loop:
         totals, stage = self.totals, self.totals.stage
         self.train.set_batch_size(self.plan.batch_sizes[stage])
         self.parts.regularisation.enter(stage)
-        compiled = None
-        if any(choice.stage == stage and choice.is_compiled for choice in self.choices):
-            compiled = CompiledStage(
-                self.model, self.plan.batch_sizes[stage], self.grower, self.backend
-            )
-        self._forward = self.model if compiled is None else compiled
+        self._forward = self.compilation.forward(stage)
         while totals.done(self._unit)[1] < self.plan.lengths.counts[stage] or self._is_due:
             self._stretch(batches)
         self._grow(is_last=stage == self.plan.num_stages - 1)
@@ -202,6 +157,7 @@ class Loop:
                 )
             report = grower.grow()
         clock.add_to(totals)
+        self.processes.pool(totals)
         totals.stage, totals.epochs_in_stage, totals.steps_in_stage = totals.stage + 1, 0, 0
         if report is not None:
             totals.search_flops += report.search_flops
@@ -224,14 +180,17 @@ class Loop:
             if self.grower is not None:
                 done = totals.steps_in_stage / max(steps_in_stage, 1)
                 self.grower.advance(min(1.0, done / self.grower.fade))
-            self._step(batch)
+            with self.processes.draws.own():
+                count = self._step(batch)
             totals.step += 1
             totals.steps_in_stage += 1
-            self.account.spend(batch)
+            if self.processes.is_first:
+                self.account.spend(batch, count)
             clock.add_to(totals)
             self.progress.step(self.account.status(self._mean_loss))
             self.after_step()
             clock = Clock()
+        self.processes.pool(totals)
         record = self.account.epoch(rate, self._train_metrics(), self.evaluate())
         self.sums.zero_()
         self.note(record)
@@ -239,11 +198,37 @@ class Loop:
         self.progress.epoch(record, self.account.width, is_last, self.parts.task.metrics)
         self._say_notes()
 
-    def _step(self, batch: Batch) -> None:
-        """Forward, backward, update; nothing is updated if the loss is not finite."""
+    def _step(self, batch: Batch) -> int:
+        """Forward, backward, update; nothing is updated if the loss is not finite.
+
+        Returns:
+            Examples that were trained on, over all processes.
+        """
+        was_compiled, started = self._is_compiled, time.perf_counter()
+        with self.processes.together():
+            loss, sums = self._losses(batch)
+        total, count = self.processes.added(sums, batch)
+        if not self.processes.is_alone and not total[2]:
+            self._fail(math.nan, batch[0])
+        self.optimizer.zero_grad()
+        with self.processes.averaging():
+            self.processes.scaled(loss, sums, total).backward()
+        if self._is_compiled and not was_compiled:  # in this step, forward and backward
+            self.totals.compile_seconds += time.perf_counter() - started
+        if self.recipe.clip_norm is not None:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip_norm)
+        self.optimizer.step()
+        self.sums += total.cpu()
+        return count
+
+    def _losses(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The loss, and the sums of `batch_sums`."""
+        if not self.processes.is_alone and counts_nothing(batch):
+            with self._precision():
+                return nothing(self._forward, batch[0])
         inputs, targets = batch
         with self._precision():
-            outputs = self._outputs(inputs)
+            outputs = apply(self._forward, inputs)
             try:
                 loss = self.loss(outputs, targets)
             except IndexError as error:  # "Target 10 is out of bounds."
@@ -263,28 +248,23 @@ class Loop:
             value = float(loss.detach())
             if not math.isfinite(value):
                 self._fail(value, inputs)
-        sums = batch_sums(loss, outputs, batch)  # now, as the outputs are still in the cache
-        self.optimizer.zero_grad()
-        loss.backward()
-        if self.recipe.clip_norm is not None:
-            nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip_norm)
-        self.optimizer.step()
-        self.sums += sums.cpu()
+        return loss, batch_sums(loss, outputs, batch)  # now, as the outputs are still in the cache
 
-    def _outputs(self, inputs: Any) -> Any:
-        """Of the model, compiled where that was chosen."""
-        forward = self._forward
-        is_first = isinstance(forward, CompiledStage) and forward.seconds is None
-        outputs = apply(forward, inputs)
-        if is_first and forward.seconds is not None:
-            self.totals.compile_seconds += forward.seconds
-        return outputs
+    @property
+    def _is_compiled(self) -> bool:
+        """Whether the present stage is compiled by now."""
+        return isinstance(self._forward, CompiledStage) and self._forward.has_run
 
     def evaluate(self) -> tuple[float | None, float | None]:
         """Loss and accuracy (0 to 1) on the test data; None where there is none."""
         if self.test is None:
             return None, None
-        return evaluate(self.model, self.test, self.parts.test_loss, self._precision, self.device)
+        processes = self.processes
+        processes.level(self.model)
+        with processes.together(), processes.draws.own():
+            slices = processes.slices(self.test.fork(0))
+            sums = sums_of(self.model, slices, self.parts.test_loss, self._precision, self.device)
+        return means(processes.total(sums))
 
     def _train_metrics(self) -> tuple[float, float | None]:
         """Mean loss and accuracy of the batches since the last evaluation, as they were trained on."""
@@ -292,8 +272,9 @@ class Loop:
         return loss_sum / examples, None if math.isnan(right) else right / examples
 
     def _say_notes(self) -> None:
-        """What the data has to say, each of it once."""
-        for note in (*self.train.notes, *(() if self.test is None else self.test.notes)):
+        """What the data and the processes have to say, each of it once."""
+        of_data = (*self.train.notes, *(() if self.test is None else self.test.notes))
+        for note in (*self.processes.notes_on(self.model), *of_data):
             if note not in self._said:
                 self._said.add(note)
                 self.progress.say(f"note: {note}")

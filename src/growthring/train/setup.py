@@ -107,7 +107,7 @@ def make_streams(
     return task_of(recipe).streams(recipe, generator, Place(root, device, download, say))
 
 
-def check_data(settings: Mapping[str, Any], root: Path | None) -> None:
+def check_data(settings: Mapping[str, Any], root: Path | None, download: bool = False) -> None:
     """Reads the data of a recipe that is known by its settings only, as `Recipe.as_dict` has them, and forgets it.
 
     Raises:
@@ -117,7 +117,7 @@ def check_data(settings: Mapping[str, Any], root: Path | None) -> None:
         return
     known = {key: value for key, value in settings.items() if key in KINDS and key not in CODE}
     recipe = Recipe(**{"name": "", **known, "model": nn.Identity})
-    make_streams(recipe, root, torch.Generator().manual_seed(0), torch.device("cpu"))
+    make_streams(recipe, root, torch.Generator().manual_seed(0), torch.device("cpu"), download)
 
 
 def make_optimizer(recipe: Recipe, model: nn.Module, total_steps: int) -> torch.optim.Optimizer:
