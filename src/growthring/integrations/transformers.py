@@ -15,9 +15,10 @@ from torch import nn
 from growthring.core.wording import counted
 from growthring.distributed.wrapping import live_wrappers
 from growthring.errors import GrowthWarning, InputError
-from growthring.growing.arrival import take_shapes
 from growthring.growing.fading.warning import fades_are_saved
 from growthring.growing.grower import Grower
+from growthring.growing.matching import check_saved, find_stage
+from growthring.growing.shapes import take_shapes
 from growthring.integrations.arguments import TRAINER, check_arguments
 from growthring.integrations.saved import FILE, read_growth, write_growth
 from growthring.planning.plan import Plan
@@ -138,7 +139,8 @@ class GrowthCallback(TrainerCallback):
         if optimizer is not None and not self.has_grower(model):
             self.make_grower(model, optimizer)
         if not self.has_grower(model):
-            return take_shapes(model, self.plan, read_growth(path))
+            stage = check_saved(read_growth(path), self.plan, find_stage(model, self.plan))
+            return take_shapes(model, self.plan, stage)
         assert self.grower is not None
         with self.grower.ranks.together():  # each has a disk of its own
             growth = read_growth(path)
