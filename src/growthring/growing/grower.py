@@ -14,6 +14,7 @@ from growthring.checkpoint.onetensor import to_tensor
 from growthring.core.presets import preset_named
 from growthring.core.rings import RingMap
 from growthring.core.variance import Mode
+from growthring.distributed.ranks import Ranks
 from growthring.distributed.wrapping import Wrapping
 from growthring.errors import GrowthError, GrowthStepError, GrowthWarning, InputError
 from growthring.graph.check import check_model, check_trainable
@@ -198,6 +199,11 @@ class Grower:
     def is_complete(self) -> bool:
         """Whether the model has its full size and nothing is fading in: it is all that its state_dict says."""
         return self.is_full and not self.fading_norms
+
+    @property
+    def ranks(self) -> Ranks:
+        """The processes that train the model."""
+        return self._subjects.ranks
 
     @property
     def num_steps(self) -> int:
