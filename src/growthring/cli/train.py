@@ -26,6 +26,7 @@ from growthring.train import (
     open_run,
     parse_settings,
 )
+from growthring.train.choices import MODES
 from growthring.train.config import read_config
 from growthring.train.processes import Processes, joined, local_device
 from growthring.train.setup import check_data, find_device
@@ -83,6 +84,11 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--device", default=None, help="cpu, cuda, ... (default: cuda if there is one)"
     )
+    parser.add_argument(
+        "--compile",
+        choices=MODES,
+        help="torch.compile: all stages, none, or those where it is measured to pay (default: the recipe's)",
+    )
     parser.add_argument("--checkpoint-steps", type=int, metavar="N", help="also save every N steps")
     parser.add_argument("--checkpoint-minutes", type=float, default=10.0, metavar="M")
     parser.add_argument("--keep", type=int, default=3, help="checkpoints that stay (default 3)")
@@ -109,6 +115,10 @@ def _train_on(device: str, arguments: argparse.Namespace) -> None:
         "progress": progress,
     }
     if arguments.resume is not None:
+        if arguments.compile is not None:
+            raise InputError(
+                "--compile is for a new run: one that is resumed goes on as it was begun."
+            )
         trainer = _resumed(arguments, common)
     else:
         if arguments.recipe is None or arguments.out is None:
@@ -119,6 +129,8 @@ def _train_on(device: str, arguments: argparse.Namespace) -> None:
         ):
             if is_given:
                 raise InputError(f"{name} is for --resume.")
+        if arguments.compile is not None:
+            arguments.settings = [*arguments.settings, f"compile={arguments.compile}"]
         source = {
             **recipe_source(arguments.recipe),
             "settings": arguments.settings,

@@ -39,7 +39,7 @@ from growthring.growing.subjects import Subjects, rings_until
 from growthring.growing.trials import Trials
 from growthring.methods import GrowthMethod
 from growthring.methods.base import Loss
-from growthring.planning.layouts import layout_notes
+from growthring.planning.layouts import inductor_notes, layout_notes
 from growthring.planning.plan import Plan
 
 
@@ -130,7 +130,7 @@ class Grower:
                 Pace(plan, stage, highest_rate(optimizers)),
             )
             self._subjects.pace.fading = len(self._subjects.main.fades)
-            for note in layout_notes(plan, model):
+            for note in [*layout_notes(plan, model), *inductor_notes(plan, model)]:
                 warnings.warn(note, GrowthWarning, stacklevel=2)
             if not self.is_full:
                 with own_settings():
@@ -194,6 +194,11 @@ class Grower:
     def is_complete(self) -> bool:
         """Whether the model has its full size and nothing is fading in: it is all that its state_dict says."""
         return self.is_full and not self.fading_norms
+
+    @property
+    def num_steps(self) -> int:
+        """Training steps so far, by `step()`; those of earlier stages included."""
+        return self._subjects.pace.step
 
     def step(self) -> StepReport:
         """Tells that a training step was taken: once after each `optimizer.step()`, it is all that a loop needs.

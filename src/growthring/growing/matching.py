@@ -19,9 +19,9 @@ from growthring.graph.agree import disagreement
 from growthring.graph.groups import TensorSpec
 from growthring.graph.resize import named_tensors
 from growthring.methods import GrowthMethod, Paired, make_method
-from growthring.optim.firststate import check_plain
 from growthring.optim.geometry import ParameterRings
 from growthring.optim.held import held_optimizers
+from growthring.optim.prepared import plain_optimizer
 from growthring.planning.plan import Plan
 
 Optimizers = torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None
@@ -128,10 +128,10 @@ def check_optimizers(model: nn.Module, optimizer: Any) -> list[torch.optim.Optim
         raise InputError(f"optimizer is a {type(given).__name__}, not a torch optimizer.")
     own = {id(p) for p in model.parameters()}
     optimizers: list[torch.optim.Optimizer] = []
-    for one in given:
-        if not isinstance(one, torch.optim.Optimizer):
-            raise InputError(f"optimizer holds a {type(one).__name__}, not a torch optimizer.")
-        check_plain(one)
+    for item in given:
+        if not isinstance(item, torch.optim.Optimizer):
+            raise InputError(f"optimizer holds a {type(item).__name__}, not a torch optimizer.")
+        one = plain_optimizer(item)
         if any(one is other for other in optimizers):
             raise InputError(f"the same {type(one).__name__} is given twice.")
         held = [id(p) for group in one.param_groups for p in group["params"]]
@@ -146,7 +146,8 @@ def check_optimizers(model: nn.Module, optimizer: Any) -> list[torch.optim.Optim
             )
         optimizers.append(one)
     # What a wrapper drives grows too, after it: the wrapper knows all of a state that they share.
-    inner = {id(o): o for one in optimizers for o in held_optimizers(one)}
+    held_inside = [plain_optimizer(o) for one in optimizers for o in held_optimizers(one)]
+    inner = {id(o): o for o in held_inside}
     return [o for o in optimizers if id(o) not in inner] + list(inner.values())
 
 

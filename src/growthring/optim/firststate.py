@@ -21,8 +21,6 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from growthring.errors import InputError
-
 _SIZES = (3, 5, 7, 11, 13, 2)
 
 
@@ -41,21 +39,6 @@ class FirstState:
     fill: float | None
     degree: int
     is_flat: bool = False
-
-
-def check_plain(optimizer: Optimizer) -> None:
-    """Refuses an optimizer that stands for another one, or holds a share of the parameters only."""
-    kind = type(optimizer)
-    if any(c.__name__ == "ZeroRedundancyOptimizer" for c in kind.__mro__):
-        raise InputError(
-            f"{kind.__name__} spreads its state over processes, and growing that is not supported. Use a "
-            "plain torch optimizer on every process."
-        )
-    for name in ("param_groups", "state"):
-        if name not in vars(optimizer):
-            raise InputError(
-                f"{kind.__name__} has no '{name}' of its own: it stands for another optimizer. Pass that one."
-            )
 
 
 class CannotTell(Exception):

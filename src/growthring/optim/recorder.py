@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from growthring.errors import InputError
+from growthring.optim.prepared import plain_optimizer
 from growthring.optim.wrap import ring_rates_of
 
 QUANTITIES = ("rate_factor", "weight_norm", "gradient_norm")
@@ -47,6 +48,7 @@ class RingRecorder:
     def __init__(
         self, optimizer: Optimizer, every: int = 1, names: Sequence[str] | None = None
     ) -> None:
+        optimizer = plain_optimizer(optimizer)
         ring_rates = ring_rates_of(optimizer)
         if ring_rates is None:
             raise InputError(

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from growthring.errors import InputError
 from growthring.optim.base import RingOptimizer
-from growthring.optim.firststate import CannotTell, check_plain, first_state_of
+from growthring.optim.firststate import CannotTell, first_state_of
 from growthring.optim.geometry import as_real
 from growthring.optim.options import (
     RingOptions,
@@ -21,6 +21,7 @@ from growthring.optim.options import (
     loaded_groups,
     saved_groups,
 )
+from growthring.optim.prepared import plain_optimizer
 from growthring.optim.ringrates import RingRates, buckets
 
 AnyOptimizer = TypeVar("AnyOptimizer", bound=Optimizer)
@@ -39,18 +40,23 @@ def with_rings(optimizer: AnyOptimizer, **rings: Unpack[RingOptions]) -> AnyOpti
         rings: see `RingOptions`; groups may have options of their own.
 
     Returns:
-        The same optimizer, with `rate_factors`, `weight_norms` and `gradient_norms` as in `gr.optim`.
+        The same optimizer, with `rate_factors`, `weight_norms` and `gradient_norms` as in `gr.optim`; of one that
+        `accelerator.prepare` returned, the optimizer inside has them.
 
     >>> w = torch.nn.Parameter(torch.ones(2))
     >>> optimizer = with_rings(torch.optim.RMSprop([w], lr=0.1), rate_adaptation="norm")
     >>> optimizer.rate_factors()  # no Grower yet
     {}
     """
+    _add_rings(plain_optimizer(optimizer), rings)
+    return optimizer
+
+
+def _add_rings(optimizer: Optimizer, rings: RingOptions) -> None:
     if isinstance(optimizer, RingOptimizer):
         raise InputError(
             f"{type(optimizer).__name__} of gr.optim knows rings; pass it the options."
         )
-    check_plain(optimizer)
     if ring_rates_of(optimizer) is not None:
         raise InputError(f"this {type(optimizer).__name__} has rings already.")
     options = complete(rings)
@@ -62,7 +68,6 @@ def with_rings(optimizer: AnyOptimizer, **rings: Unpack[RingOptions]) -> AnyOpti
         for name, value in options.items():
             group.setdefault(name, value)
     _Rescaler(optimizer)
-    return optimizer
 
 
 def _check_formula(optimizer: Optimizer, group: dict[str, Any]) -> None:

@@ -26,13 +26,14 @@ from growthring.graph.isolation import copied, kept_random, own_settings
 from growthring.graph.magnitudes import with_magnitudes, with_ratios
 from growthring.graph.resize import copy_with, empty_copy, named_tensors
 from growthring.graph.trace import ExampleInputs
+from growthring.planning.compiling import measured, share_of_seconds
 from growthring.planning.costs import Footprint, footprint
 from growthring.planning.initial import Initial, seed_gain
 from growthring.planning.kept import Kept, flops_if_grown, kept_widths
 from growthring.planning.lengths import Lengths
 from growthring.planning.notes import seconds_notes
 from growthring.planning.table import plan_text
-from growthring.planning.timing import fit_to_run, seconds_of_stages
+from growthring.planning.timing import fit_to_run
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,8 @@ class Plan:
         batch_sizes: of each stage.
         rate_factors: what each stage's batch size multiplies the learning rate by.
         optimizer: whose state the memory counts: sgd, adam, adamw, avagrad, lars or none.
-        seconds: of a training step of each stage, if measured.
+        seconds: of a training step of each stage, if measured; compiled where that pays.
+        compile_seconds: of torch.compile in each stage, if measured; 0 where compiling does not pay.
         dtypes: of the full model's parameters when the plan was made.
         preset: decides options of the Grower and of optimizers that are not given, see `growthring.core.presets`.
     """
@@ -74,6 +76,7 @@ class Plan:
     rate_factors: tuple[float, ...] = ()
     optimizer: str = "sgd"
     seconds: tuple[float, ...] | None = None
+    compile_seconds: tuple[float, ...] | None = None
     dtypes: Mapping[str, torch.dtype] = field(default_factory=dict)
     preset: PresetName = "default"
 
@@ -244,11 +247,11 @@ class Plan:
 
     @property
     def seconds_share(self) -> float | None:
-        """Training seconds as a share of fixed-size training, if `measure` was called."""
+        """Training seconds as a share of fixed-size training, if `measure` was called; compiling counts in both."""
         if self.seconds is None:
             return None
-        spent = sum(n * s for n, s in zip(self.examples, self.relative_seconds, strict=True))
-        return spent / sum(self.examples)
+        full = self.seconds[-1] / self.batch_sizes[-1]
+        return share_of_seconds(self.examples, self.relative_seconds, full, self.compile_seconds)
 
     @property
     def relative_seconds(self) -> list[float]:
@@ -258,19 +261,19 @@ class Plan:
         each = [s / b for s, b in zip(self.seconds, self.batch_sizes, strict=True)]
         return [s / each[-1] for s in each]
 
-    def measure(self, repeats: int = 3) -> Plan:
+    def measure(self, repeats: int = 3, compile: bool = False) -> Plan:
         """The plan with the seconds of a training step of each stage on this machine.
 
         A step is a forward pass in train mode, a backward pass and a step of the plan's optimizer on a batch of the
         stage's size. Stages take turns, see `growthring.planning.timing.in_turns`.
+        With `compile` (minutes) a stage is also compiled, and counted so where its steps repay that.
         """
-        stages = []
-        for t, size in enumerate(self.batch_sizes):
-            twin = fit_to_run(self.empty_model(t))
-            stages.append((twin, self.inputs_for(twin), size))
-        seconds = seconds_of_stages(stages, repeats, self.optimizer)
+        twins = [fit_to_run(self.empty_model(t)) for t in range(self.num_stages)]
+        stages = [(m, self.inputs_for(m), b) for m, b in zip(twins, self.batch_sizes, strict=True)]
+        steps = self.stage_steps if compile else None
+        seconds, spent = measured(stages, repeats, self.optimizer, steps)
         self.footprints  # noqa: B018 - counted once, for the plan with seconds too
-        return self.at_same_widths(seconds=tuple(seconds))
+        return self.at_same_widths(seconds=seconds, compile_seconds=spent)
 
     def at_same_widths(self, **changes: Any) -> Plan:
         """The plan with changes that leave its widths, and so its footprints, alone."""
@@ -305,10 +308,11 @@ class Plan:
         if self.groups.factors:
             result["roles"] = self.groups.roles
         if self.seconds is not None:
-            shares = self.relative_seconds
+            shares, spent = self.relative_seconds, self.compile_seconds
             flops = [f.flops / (self.footprints[-1].flops or 1.0) for f in self.footprints]
             notes = seconds_notes((self.flops_share, self.seconds_share), flops, shares)
             result |= {"seconds": list(self.seconds), "seconds_share": self.seconds_share}
+            result |= {} if spent is None else {"compile_seconds": list(spent)}
             result |= {"relative_seconds": shares, "notes": [*self.notes, *notes]}
         return result
 

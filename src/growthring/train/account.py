@@ -181,4 +181,5 @@ class Account:
             parameters=self.costs["parameters"][-1],
             scores={**self._scores(test[0]), **outcome.scores},
             notes=outcome.notes,
+            compile_seconds=totals.compile_seconds,
         )

@@ -21,6 +21,7 @@ from growthring.data.batch import Batch
 from growthring.optim import RingOptimizer
 from growthring.runs.records import LogRecord
 from growthring.train.account import Account
+from growthring.train.choices import Choice, TwinTrial, choose, compiled_steps, mode_of
 from growthring.train.compiling import CompiledStage, compile_ahead, keeps_compiled
 from growthring.train.idle import nothing
 from growthring.train.lengths import evaluation_steps
@@ -50,7 +51,11 @@ class Loop:
         totals: where it is, and what it has spent.
         account: the same as records.
         sums: loss, right answers and examples since the last evaluation.
+        choices: which stages are compiled; of stages that are not named there none is.
+        backend: of `torch.compile`.
     """
+
+    backend: str = "inductor"
 
     def __init__(self, parts: Parts, progress: Progress) -> None:
         self.parts, self.progress = parts, progress
@@ -64,6 +69,7 @@ class Loop:
         self._evaluated = frozenset(evaluation_steps(parts.stage_steps) if in_steps else ())
         self.account = Account(parts, Totals())
         self.sums = torch.zeros(3, dtype=torch.float64)
+        self.choices: list[Choice] = []
         self._forward: Any = parts.wrapped
         self._said: set[str] = set()
 
@@ -85,6 +91,9 @@ class Loop:
     def after_step(self) -> None:
         """Called after every step."""
 
+    def after_choices(self) -> None:
+        """Called when it is decided what is compiled."""
+
     def after_stage(self) -> None:
         """Called after every stage, and the growth behind it."""
 
@@ -93,24 +102,58 @@ class Loop:
     def run_stages(self) -> None:
         """All stages that are left."""
         self._say_notes()
-        if self.recipe.compile:
-            self._compile_ahead()
+        if mode_of(self.recipe.compile) != "never":
+            self._compile()
         with contextlib.closing(self._batches()) as batches:
             while not self.is_done:
                 self._stage(batches)
 
-    def _compile_ahead(self) -> None:
-        """All stages that are left, so that what it takes is known before the first step; one needs no ahead."""
-        left = self.plan.num_stages - self.totals.stage
-        if left < 2 or not keeps_compiled():
-            return
-        self.progress.say(f"compiling {left} stages ...")
-        clock, before = Clock(), self.totals.seconds
-        failed = compile_ahead(self.plan, self.totals.stage, self.device, self._precision)
-        clock.add_to(self.totals)
-        for note in failed:
-            self.progress.say(f"note: {note}")
-        self.progress.say(f"compiled in {self.totals.seconds - before:.0f} s.")
+    def _compile(self) -> None:
+        """All stages that are to be compiled, so that what it takes is known before the first step."""
+        totals, clock, before = self.totals, Clock(), self.totals.seconds
+        is_new = not self.choices
+        if is_new:
+            self.choices = self._choose()
+        left = [c.stage for c in self.choices if c.is_compiled and c.stage >= totals.stage]
+        is_tried = is_new and mode_of(self.recipe.compile) == "auto"
+        if len(left) > 1 and keeps_compiled() and not is_tried:  # one needs no ahead
+            self.progress.say(f"compiling {len(left)} stages ...")
+            for note in compile_ahead(self.plan, left, self.device, self._precision, self.backend):
+                self.progress.say(f"note: {note}")
+        clock.add_to(totals)
+        spent = totals.seconds - before
+        totals.compile_seconds += spent
+        if is_new:
+            for choice in self.choices if is_tried else ():
+                self.progress.say(str(choice))
+            self.after_choices()
+        if left:
+            self.progress.say(f"compiled in {spent:.0f} s.")
+
+    @property
+    def compile_notes(self) -> list[str]:
+        """What was compiled, why, and how long that took; nothing if nothing was to be."""
+        if not self.choices:
+            return []
+        totals = self.totals
+        seconds = f"{totals.compile_seconds:.0f} of {totals.seconds:.0f} seconds of training"
+        why = map(str, self.choices) if mode_of(self.recipe.compile) == "auto" else ()
+        return [f"{seconds} were spent on torch.compile", *why]
+
+    def _choose(self) -> list[Choice]:
+        """Which of the stages that are left are compiled."""
+        first = self.totals.stage
+        stages = range(first, self.plan.num_stages)
+        if mode_of(self.recipe.compile) == "always":
+            return [Choice(stage, True, "asked for") for stage in stages]
+        if not keeps_compiled():
+            reason = "inductor keeps nothing on the disk, so that a trial would be lost"
+            return [Choice(stage, False, reason) for stage in stages]
+        self.progress.say(f"measuring whether it pays to compile {len(stages)} stages ...")
+        fade = 0.0 if self.grower is None else self.grower.fade
+        is_fading = self.grower is not None and bool(self.plan.groups.statistics)
+        steps = compiled_steps(self.parts.stage_steps, first, fade, is_fading)
+        return choose(steps, TwinTrial(self.plan, self.device, self._precision, self.backend))
 
     def _batches(self) -> Generator[Batch | None]:
         """Batches, one epoch after the other; None wherever the model is to be evaluated.
@@ -146,8 +189,12 @@ class Loop:
         totals, stage = self.totals, self.totals.stage
         self.train.set_batch_size(self.plan.batch_sizes[stage])
         self.parts.regularisation.enter(stage)
-        if self.recipe.compile:
-            self._forward = CompiledStage(self.model, self.plan.batch_sizes[stage], self.grower)
+        compiled = None
+        if any(choice.stage == stage and choice.is_compiled for choice in self.choices):
+            compiled = CompiledStage(
+                self.model, self.plan.batch_sizes[stage], self.grower, self.backend
+            )
+        self._forward = self.parts.wrapped if compiled is None else compiled
         while totals.done(self._unit)[1] < self.plan.lengths.counts[stage] or self._is_due:
             self._stretch(batches)
         self._grow(is_last=stage == self.plan.num_stages - 1)
@@ -233,7 +280,7 @@ class Loop:
                 return nothing(self._forward, batch[0])
         inputs, targets = batch
         with self._precision():
-            outputs = apply(self._forward, inputs)
+            outputs = self._outputs(inputs)
             try:
                 loss = self.loss(outputs, targets)
             except IndexError as error:  # "Target 10 is out of bounds."
@@ -254,6 +301,15 @@ class Loop:
             if not math.isfinite(value):
                 self._fail(value, inputs)
         return loss, batch_sums(loss, outputs, batch)  # now, as the outputs are still in the cache
+
+    def _outputs(self, inputs: Any) -> Any:
+        """Of the model, compiled where that was chosen."""
+        forward = self._forward
+        is_first = isinstance(forward, CompiledStage) and forward.seconds is None
+        outputs = apply(forward, inputs)
+        if is_first and forward.seconds is not None:
+            self.totals.compile_seconds += forward.seconds
+        return outputs
 
     def evaluate(self) -> tuple[float | None, float | None]:
         """Loss and accuracy (0 to 1) on the test data; None where there is none."""

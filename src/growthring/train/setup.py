@@ -17,6 +17,7 @@ from growthring.optim import OPTIMIZERS
 from growthring.planning.plan import Plan
 from growthring.planning.planner import fixed_plan, plan
 from growthring.train.bounds import check_bounds
+from growthring.train.choices import mode_of
 from growthring.train.lr_schedules import LR_SCHEDULES, lr_factor
 from growthring.train.recipe import CODE, KINDS, Recipe, change
 from growthring.train.tasks import Place, Streams, task_of
@@ -152,6 +153,7 @@ def check(recipe: Recipe) -> None:
             raise InputError(
                 f"{name}={getattr(recipe, name)!r}: a share of the full strength at the seed's width, from 0 to 1."
             )
+    mode_of(recipe.compile)
     task_of(recipe).options_of(recipe.task_options)
     make_growth_method(recipe)
 

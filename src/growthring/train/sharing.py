@@ -19,6 +19,7 @@ from growthring.distributed.ranks import Ranks
 from growthring.errors import InputError
 from growthring.graph.isolation import kept_random
 from growthring.methods.base import Loss
+from growthring.train.choices import mode_of
 from growthring.train.measure import apply, batch_sums, counts_nothing
 from growthring.train.recipe import Recipe
 
@@ -38,10 +39,10 @@ def check_shareable(ranks: Ranks, recipe: Recipe, **data: Any) -> None:
     """
     if ranks.is_alone:
         return
-    if recipe.compile:
+    if mode_of(recipe.compile) != "never":
         raise InputError(
-            f"compile=True cannot be had with {ranks.size} processes: a program for each stage is compiled for "
-            "batches of one size, and slices have several. Leave it out, or train on one process."
+            f"compile={recipe.compile!r} cannot be had with {ranks.size} processes: a program for each stage is "
+            "compiled for batches of one size, and slices have several. Leave it out, or train on one process."
         )
     for name, given in data.items():
         if any(isinstance(holder, DistributedSampler) for holder in holders_of(given)):

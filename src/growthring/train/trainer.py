@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -32,7 +32,7 @@ from growthring.train.loop import Loop
 from growthring.train.parts import assemble
 from growthring.train.processes import Processes, local_device
 from growthring.train.progress import Progress, Silence
-from growthring.train.recipe import Recipe, differences
+from growthring.train.recipe import Recipe, change, differences
 from growthring.train.resuming import check_finite_weights, set_random, state_of, take_up
 from growthring.train.saved import Saved, how_to_resume, open_run
 from growthring.train.setup import check, find_device
@@ -62,6 +62,7 @@ class Trainer(Loop):
         progress: what shows how far it is.
         source: how to find the recipe again, for `growthring train --resume`.
         tensorboard: also write TensorBoard events (needs the package).
+        compile: in place of the recipe's.
 
     >>> import tempfile
     >>> from growthring.train.progress import Silence
@@ -93,7 +94,10 @@ class Trainer(Loop):
         progress: Progress | None = None,
         source: dict[str, Any] | None = None,
         tensorboard: bool = False,
+        compile: bool | Literal["auto", "always", "never"] | None = None,
     ) -> None:
+        if compile is not None:
+            recipe = change(recipe, {"compile": compile})
         place = find_device(local_device(device))
         processes = Processes(place)
         self.folder = RunFolder(out) if processes.is_alone else SharedFolder(out, processes)
@@ -275,6 +279,10 @@ class Trainer(Loop):
         if is_asked:
             raise Interrupted(f"stopped after step {step}; {self._saved_words()}")
 
+    def after_choices(self) -> None:
+        """A checkpoint: what is compiled decides how the run goes on."""
+        self._save()
+
     def after_stage(self) -> None:
         """A checkpoint."""
         self._save()
@@ -297,6 +305,7 @@ class Trainer(Loop):
     def _finish(self) -> Result:
         test = self.evaluate()
         outcome = self.processes.from_first(self._outcome)
+        outcome = replace(outcome, notes=(*outcome.notes, *self.compile_notes))
         result = self.processes.from_first(lambda: self.account.result(test, outcome))
         result = replace(result, notes=(*result.notes, *self._crew.notes))
         card = replace(
