@@ -5,14 +5,14 @@ import pytest
 from growthring.checkpoint import read_json
 from growthring.planning import compiling
 from growthring.planning.compiling import Compiling
-from growthring.train.loop import Loop
+from growthring.train.compilation import Compilation
 from tests.cli.commands import TINY, one_object, run
 
 
 @pytest.fixture(autouse=True)
 def cheap(monkeypatch):
     """Nothing here needs a compiler."""
-    monkeypatch.setattr(Loop, "backend", "eager")
+    monkeypatch.setattr(Compilation, "backend", "eager")
 
 
 def refused(capsys, *arguments):

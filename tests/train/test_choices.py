@@ -19,7 +19,7 @@ from growthring.train.choices import (
     compiled_steps,
     mode_of,
 )
-from growthring.train.loop import Loop
+from growthring.train.compilation import Compilation
 from tests.train.runs import Killer, normed, small
 
 CPU = torch.device("cpu")
@@ -148,22 +148,22 @@ def scripted(monkeypatch, ratio=0.5):
         given = Scripted({0: 0.001, 1: 10.0, 2: 10.0}, ratio=ratio)
         return choose(dict.fromkeys(steps, 100), given)
 
-    monkeypatch.setattr(Loop, "backend", "eager")
-    monkeypatch.setattr("growthring.train.loop.choose", choices)
+    monkeypatch.setattr(Compilation, "backend", "eager")
+    monkeypatch.setattr("growthring.train.compilation.choose", choices)
     return tried
 
 
 def compiled_stages(monkeypatch):
     """The widths of the models that are compiled as stages come."""
     seen = []
-    from growthring.train import loop
+    from growthring.train import compilation
 
-    class Seen(loop.CompiledStage):
+    class Seen(compilation.CompiledStage):
         def __init__(self, model, *args):
             seen.append(sum(p.numel() for p in model.parameters()))
             super().__init__(model, *args)
 
-    monkeypatch.setattr(loop, "CompiledStage", Seen)
+    monkeypatch.setattr(compilation, "CompiledStage", Seen)
     return seen
 
 
@@ -206,7 +206,7 @@ def test_a_resumed_run_compiles_what_the_run_had_chosen(at, tmp_path, monkeypatc
     assert len(tried) == 2
     resumed = Trainer(recipe, tmp_path / "run", progress=Silence())
     resumed.resume()
-    assert resumed.choices == stopped.choices
+    assert resumed.compilation.choices == stopped.compilation.choices
     resumed.fit()
     assert len(tried) == 2, "nothing is tried again"
     first, second = (load_weights(tmp_path / n / "model.safetensors") for n in ("whole", "run"))
@@ -214,7 +214,7 @@ def test_a_resumed_run_compiles_what_the_run_had_chosen(at, tmp_path, monkeypatc
 
 
 def test_a_checkpoint_with_choices_of_another_plan_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("growthring.train.loop.choose", lambda *given: [Choice(7, True, "")])
+    monkeypatch.setattr("growthring.train.compilation.choose", lambda *given: [Choice(7, True, "")])
     recipe = small("compile=auto")
     Trainer(recipe, tmp_path / "run", progress=Silence()).fit()
     resumed = Trainer(recipe, tmp_path / "run", progress=Silence())
@@ -223,12 +223,12 @@ def test_a_checkpoint_with_choices_of_another_plan_is_refused(tmp_path, monkeypa
 
 
 def test_always_compiles_every_stage(tmp_path, monkeypatch):
-    monkeypatch.setattr(Loop, "backend", "eager")
+    monkeypatch.setattr(Compilation, "backend", "eager")
     seen = compiled_stages(monkeypatch)
     trainer = Trainer(small("compile=true"), tmp_path / "run", progress=Silence())
     result = trainer.fit()
     assert len(seen) == 3 and result.compile_seconds > 0
-    assert [c.is_compiled for c in trainer.choices] == [True] * 3
+    assert [c.is_compiled for c in trainer.compilation.choices] == [True] * 3
     stored = RunFolder(tmp_path / "run").result_file.read_text()
     assert json.loads(stored)["compile_seconds"] > 0
 
@@ -236,9 +236,9 @@ def test_always_compiles_every_stage(tmp_path, monkeypatch):
 def test_without_a_cache_a_trial_would_be_lost(tmp_path, monkeypatch):
     from torch._inductor import config
 
-    monkeypatch.setattr(Loop, "backend", "eager")
+    monkeypatch.setattr(Compilation, "backend", "eager")
     with config.patch({"force_disable_caches": True}):
         trainer = Trainer(small("compile=auto"), tmp_path / "run", progress=Silence())
         trainer.fit()
-    assert not any(c.is_compiled for c in trainer.choices)
-    assert "inductor keeps nothing on the disk" in trainer.choices[0].reason
+    assert not any(c.is_compiled for c in trainer.compilation.choices)
+    assert "inductor keeps nothing on the disk" in trainer.compilation.choices[0].reason

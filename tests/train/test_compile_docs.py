@@ -1,4 +1,4 @@
-"""docs/compile.md: its script runs, compiled without a compiler; and thin networks survive inductor."""
+"""docs/compile.md: its script runs with a backend that needs no compiler; thin networks survive inductor."""
 
 import os
 import re

@@ -72,6 +72,7 @@ class Grower:
         batches: (inputs, targets) for methods that search on data: something to iterate over anew at
             every growth (a DataLoader), or a function from a seed to such a thing.
         loss: from outputs and targets to a scalar, for the same methods.
+        through: what the model is trained through, where a module that holds it was wrapped: see `attach`.
 
     >>> import growthring as gr
     >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
@@ -101,8 +102,9 @@ class Grower:
         unknown_state: Literal["refuse", "reset"] = "refuse",
         batches: SearchBatches | None = None,
         loss: Loss | None = None,
+        through: nn.Module | None = None,
     ) -> None:
-        wrapping = Wrapping(model)
+        wrapping = Wrapping(model, through)
         model = wrapping.model
         with wrapping.ranks.together():
             check_model(model)

@@ -61,7 +61,7 @@ class GrowingModule:
             if gradient is not None:
                 tensor.grad = _widen_gradient(gradient, layouts, factors.get(name, 1.0))
         refresh(self.module)
-        self._follow(step)
+        self.follow(step)
         self.fades.extend(step.plan.groups.statistics, step.before, step.after)
 
     def enter(self, step: Step) -> None:
@@ -74,7 +74,8 @@ class GrowingModule:
         }
         self.install(step, grown, {})
 
-    def _follow(self, step: Step) -> None:
+    def follow(self, step: Step) -> None:
+        """Lets attributes that hold sizes follow a step, forwards or backwards."""
         plan = self.plan
         if plan.build is None:
             follow_attributes(self.module, plan.groups.attributes, step.before, step.after)

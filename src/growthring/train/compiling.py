@@ -7,7 +7,6 @@ when the stage comes its own model finds the result there: 3 seconds instead of 
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -40,7 +39,7 @@ class CompiledStage:
         backend: of `torch.compile`.
 
     Attributes:
-        seconds: that the first compiled pass took: what was made ahead is loaded in it.
+        has_run: whether a pass was compiled.
     """
 
     def __init__(
@@ -52,7 +51,7 @@ class CompiledStage:
     ) -> None:
         drop_programs([model])  # of a stage before: all of them share one limit
         self._model, self._size, self._grower = model, batch_size, grower
-        self.seconds: float | None = None
+        self.has_run = False
         self._compiled = compiled(model, backend)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -62,12 +61,8 @@ class CompiledStage:
         is_fading = self._grower is not None and bool(self._grower.fading_norms)
         if is_fading or size != self._size:
             return self._model(*args, **kwargs)
-        if self.seconds is not None:
-            return self._compiled(*args, **kwargs)
-        started = time.perf_counter()
-        outputs = self._compiled(*args, **kwargs)
-        self.seconds = time.perf_counter() - started
-        return outputs
+        self.has_run = True
+        return self._compiled(*args, **kwargs)
 
 
 def keeps_compiled() -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import time
 from collections.abc import Generator, Iterator
 from typing import Any
 
@@ -20,8 +21,8 @@ from growthring.data.batch import Batch
 from growthring.optim import RingOptimizer
 from growthring.runs.records import LogRecord
 from growthring.train.account import Account
-from growthring.train.choices import Choice, TwinTrial, choose, compiled_steps, mode_of
-from growthring.train.compiling import CompiledStage, compile_ahead, keeps_compiled
+from growthring.train.compilation import Compilation
+from growthring.train.compiling import CompiledStage
 from growthring.train.failing import check_number, no_such_label, not_finite
 from growthring.train.idle import nothing
 from growthring.train.lengths import evaluation_steps
@@ -51,11 +52,8 @@ class Loop:
         totals: where it is, and what it has spent.
         account: the same as records.
         sums: loss, right answers and examples since the last evaluation.
-        choices: which stages are compiled; of stages that are not named there none is.
-        backend: of `torch.compile`.
+        compilation: which stages are compiled.
     """
-
-    backend: str = "inductor"
 
     def __init__(self, parts: Parts, progress: Progress) -> None:
         self.parts, self.progress = parts, progress
@@ -69,7 +67,7 @@ class Loop:
         self._evaluated = frozenset(evaluation_steps(parts.stage_steps) if in_steps else ())
         self.account = Account(parts, Totals())
         self.sums = torch.zeros(3, dtype=torch.float64)
-        self.choices: list[Choice] = []
+        self.compilation = Compilation(parts, self.account, progress, self._precision)
         self._forward: Any = parts.wrapped
         self._said: set[str] = set()
 
@@ -102,58 +100,10 @@ class Loop:
     def run_stages(self) -> None:
         """All stages that are left."""
         self._say_notes()
-        if mode_of(self.recipe.compile) != "never":
-            self._compile()
+        self.compilation.prepare(self.after_choices)
         with contextlib.closing(self._batches()) as batches:
             while not self.is_done:
                 self._stage(batches)
-
-    def _compile(self) -> None:
-        """All stages that are to be compiled, so that what it takes is known before the first step."""
-        totals, clock, before = self.totals, Clock(), self.totals.seconds
-        is_new = not self.choices
-        if is_new:
-            self.choices = self._choose()
-        left = [c.stage for c in self.choices if c.is_compiled and c.stage >= totals.stage]
-        is_tried = is_new and mode_of(self.recipe.compile) == "auto"
-        if len(left) > 1 and keeps_compiled() and not is_tried:  # one needs no ahead
-            self.progress.say(f"compiling {len(left)} stages ...")
-            for note in compile_ahead(self.plan, left, self.device, self._precision, self.backend):
-                self.progress.say(f"note: {note}")
-        clock.add_to(totals)
-        spent = totals.seconds - before
-        totals.compile_seconds += spent
-        if is_new:
-            for choice in self.choices if is_tried else ():
-                self.progress.say(str(choice))
-            self.after_choices()
-        if left:
-            self.progress.say(f"compiled in {spent:.0f} s.")
-
-    @property
-    def compile_notes(self) -> list[str]:
-        """What was compiled, why, and how long that took; nothing if nothing was to be."""
-        if not self.choices:
-            return []
-        totals = self.totals
-        seconds = f"{totals.compile_seconds:.0f} of {totals.seconds:.0f} seconds of training"
-        why = map(str, self.choices) if mode_of(self.recipe.compile) == "auto" else ()
-        return [f"{seconds} were spent on torch.compile", *why]
-
-    def _choose(self) -> list[Choice]:
-        """Which of the stages that are left are compiled."""
-        first = self.totals.stage
-        stages = range(first, self.plan.num_stages)
-        if mode_of(self.recipe.compile) == "always":
-            return [Choice(stage, True, "asked for") for stage in stages]
-        if not keeps_compiled():
-            reason = "inductor keeps nothing on the disk, so that a trial would be lost"
-            return [Choice(stage, False, reason) for stage in stages]
-        self.progress.say(f"measuring whether it pays to compile {len(stages)} stages ...")
-        fade = 0.0 if self.grower is None else self.grower.fade
-        is_fading = self.grower is not None and bool(self.plan.groups.statistics)
-        steps = compiled_steps(self.parts.stage_steps, first, fade, is_fading)
-        return choose(steps, TwinTrial(self.plan, self.device, self._precision, self.backend))
 
     def _batches(self) -> Generator[Batch | None]:
         """Batches, one epoch after the other; None wherever the model is to be evaluated.
@@ -189,12 +139,7 @@ class Loop:
         totals, stage = self.totals, self.totals.stage
         self.train.set_batch_size(self.plan.batch_sizes[stage])
         self.parts.regularisation.enter(stage)
-        compiled = None
-        if any(choice.stage == stage and choice.is_compiled for choice in self.choices):
-            compiled = CompiledStage(
-                self.model, self.plan.batch_sizes[stage], self.grower, self.backend
-            )
-        self._forward = self.parts.wrapped if compiled is None else compiled
+        self._forward = self.compilation.forward(stage)
         while totals.done(self._unit)[1] < self.plan.lengths.counts[stage] or self._is_due:
             self._stretch(batches)
         self._grow(is_last=stage == self.plan.num_stages - 1)
@@ -259,6 +204,7 @@ class Loop:
         Returns:
             Examples that were trained on, over all processes.
         """
+        was_compiled, started = self._is_compiled, time.perf_counter()
         with self.processes.together():
             loss, sums = self._losses(batch)
         total, count = self.processes.added(sums, batch)
@@ -267,6 +213,8 @@ class Loop:
         self.optimizer.zero_grad()
         with self.processes.averaging():
             self.processes.scaled(loss, sums, total).backward()
+        if self._is_compiled and not was_compiled:  # in this step, forward and backward
+            self.totals.compile_seconds += time.perf_counter() - started
         if self.recipe.clip_norm is not None:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip_norm)
         self.optimizer.step()
@@ -280,7 +228,7 @@ class Loop:
                 return nothing(self._forward, batch[0])
         inputs, targets = batch
         with self._precision():
-            outputs = self._outputs(inputs)
+            outputs = apply(self._forward, inputs)
             try:
                 loss = self.loss(outputs, targets)
             except IndexError as error:  # "Target 10 is out of bounds."
@@ -292,14 +240,10 @@ class Loop:
                 raise self._not_finite(value, inputs)
         return loss, batch_sums(loss, outputs, batch)  # now, as the outputs are still in the cache
 
-    def _outputs(self, inputs: Any) -> Any:
-        """Of the model, compiled where that was chosen."""
-        forward = self._forward
-        is_first = isinstance(forward, CompiledStage) and forward.seconds is None
-        outputs = apply(forward, inputs)
-        if is_first and forward.seconds is not None:
-            self.totals.compile_seconds += forward.seconds
-        return outputs
+    @property
+    def _is_compiled(self) -> bool:
+        """Whether the present stage is compiled by now."""
+        return isinstance(self._forward, CompiledStage) and self._forward.has_run
 
     def evaluate(self) -> tuple[float | None, float | None]:
         """Loss and accuracy (0 to 1) on the test data; None where there is none."""

@@ -31,7 +31,7 @@ def state_of(loop: Loop) -> dict[str, Any]:
         "train": loop.train.state_dict(),
         "totals": asdict(loop.totals),
         "sums": loop.sums,
-        "compiled": [choice.as_dict() for choice in loop.choices],
+        "compiled": [choice.as_dict() for choice in loop.compilation.choices],
         "random": _random(loop.device),
         "other_random": {key: v for key, v in shared_random().items() if key != "torch"},
         **({} if loop.processes.is_alone else {"own_random": own}),
@@ -83,7 +83,7 @@ def _load(loop: Loop, state: Mapping[str, Any]) -> None:
     check_shared_random(state.get("other_random", {}))  # runs of before have none
     for own in state.get("own_random", ()):
         check_shared_random({key: v for key, v in own.items() if key != "cuda"})
-    loop.choices = choices_of(state.get("compiled", []), loop.plan.num_stages)
+    loop.compilation.choices = choices_of(state.get("compiled", []), loop.plan.num_stages)
     loop.sums = state["sums"].cpu()
 
 

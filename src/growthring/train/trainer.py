@@ -305,7 +305,7 @@ class Trainer(Loop):
     def _finish(self) -> Result:
         test = self.evaluate()
         outcome = self.processes.from_first(self._outcome)
-        outcome = replace(outcome, notes=(*outcome.notes, *self.compile_notes))
+        outcome = replace(outcome, notes=(*outcome.notes, *self.compilation.notes))
         result = self.processes.from_first(lambda: self.account.result(test, outcome))
         result = replace(result, notes=(*result.notes, *self._crew.notes))
         card = replace(
