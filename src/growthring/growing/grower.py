@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from growthring.checkpoint.onetensor import to_tensor
 from growthring.core.presets import preset_named
 from growthring.core.rings import RingMap
 from growthring.core.variance import Mode
@@ -35,6 +36,7 @@ from growthring.growing.proof import prove
 from growthring.growing.report import GrowthReport
 from growthring.growing.searching import Search, SearchBatches
 from growthring.growing.stage import grow_stage
+from growthring.growing.states import states_of
 from growthring.growing.subjects import Subjects, rings_until
 from growthring.growing.trials import Trials
 from growthring.methods import GrowthMethod
@@ -304,6 +306,23 @@ class Grower:
         """
         return remembered(self._subjects)
 
+    def state_tensor(self) -> torch.Tensor:
+        """`state_dict` as one tensor of bytes, for `dcp.save`; `gr.read_growth` is the way back."""
+        return to_tensor(self.state_dict())
+
+    def states(self, options: Any = None) -> dict[str, Any]:
+        """The model ("model"), its optimizers ("optim") and averages for `torch.distributed.checkpoint`.
+
+        To save: `dcp.save({**grower.states(), "growth": grower.state_tensor()}, checkpoint_id=path)`. To load:
+        `grower.load_state_dict(gr.read_growth(path))`, and then `dcp.load(grower.states(), checkpoint_id=path)`.
+
+        Args:
+            options: a `StateDictOptions` of torch.
+        """
+        subjects = self._subjects
+        averages = [each.module for each in subjects.averages]
+        return states_of(self.model, averages, self.optimizers, options)
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Brings the model (and its averages) to the saved stage's shapes.
 
@@ -321,3 +340,5 @@ class Grower:
         seed = self.generator.initial_seed() if self._is_seeded else "not given"
         settings |= {**self._subjects.place, "the generator's seed": seed}
         self._subjects.plan = self._subjects.accord.reach(self.plan, settings, when)
+        if not self._is_seeded:  # so that whichever process saves it, it is the first one's
+            self.generator.set_state(self._subjects.ranks.from_first(self.generator.get_state))

@@ -18,7 +18,8 @@ from growthring.graph.resize import named_tensors
 from growthring.graph.restore import set_data
 from growthring.growing.fading import Fades
 from growthring.methods.base import Step
-from growthring.planning.plan import Plan, call_build
+from growthring.planning.factories import call_build
+from growthring.planning.plan import Plan
 
 
 class GrowingModule:
@@ -81,7 +82,7 @@ class GrowingModule:
             follow_attributes(self.module, plan.groups.attributes, step.before, step.after)
             return
         old, new = (
-            call_build(plan.build, plan.groups.named(widths))
+            call_build(plan.build, plan.groups.named(widths), self.module)
             for widths in (step.before, step.after)
         )
         adopt_attributes(self.module, old, new)

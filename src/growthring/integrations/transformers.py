@@ -15,9 +15,10 @@ from torch import nn
 from growthring.core.wording import counted
 from growthring.distributed.wrapping import live_wrappers
 from growthring.errors import GrowthWarning, InputError
-from growthring.growing.arrival import take_shapes
 from growthring.growing.fading.warning import fades_are_saved
 from growthring.growing.grower import Grower
+from growthring.growing.matching import check_saved, find_stage
+from growthring.growing.shapes import take_shapes
 from growthring.integrations.arguments import TRAINER, check_arguments
 from growthring.integrations.saved import FILE, read_growth, write_growth
 from growthring.planning.plan import Plan
@@ -141,7 +142,8 @@ class GrowthCallback(TrainerCallback):
             assert self.grower is not None
             self.grower.load_state_dict(growth)
         else:
-            take_shapes(model, self.plan, growth)
+            stage = check_saved(growth, self.plan, find_stage(model, self.plan))
+            take_shapes(model, self.plan, stage)
 
 
 class GrowthMixin(_Base):

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from growthring.errors import InputError
+from growthring.optim.initial import is_initialising
 from growthring.optim.prepared import plain_optimizer
 from growthring.optim.wrap import ring_rates_of
 
@@ -66,7 +67,7 @@ class RingRecorder:
     @torch.no_grad()
     def _record(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         ring_rates = self._ring_rates
-        if not ring_rates or ring_rates.steps % self._every:
+        if not ring_rates or ring_rates.steps % self._every or is_initialising(optimizer):
             return
         tables = (ring_rates.rate_factors(), ring_rates.weight_norms(), ring_rates.gradient_norms())
         record: dict[str, dict[str, Tensor]] = {}

@@ -10,28 +10,27 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
-from growthring.core.axes import layout, refs
+from growthring.core.axes import refs
 from growthring.core.presets import PresetName
 from growthring.core.variance import Role
 from growthring.core.wording import counted
-from growthring.errors import InputError
+from growthring.errors import PlanError
 from growthring.graph.analysis import Build
-from growthring.graph.check import check_finite
-from growthring.graph.computed import refresh
-from growthring.graph.follow import follow_attributes
 from growthring.graph.groups import TensorSpec, WidthGroups
-from growthring.graph.isolation import copied, kept_random, own_settings
-from growthring.graph.magnitudes import with_magnitudes, with_ratios
-from growthring.graph.resize import copy_with, empty_copy, named_tensors
+from growthring.graph.isolation import own_settings
+from growthring.graph.resize import empty_copy
 from growthring.graph.trace import ExampleInputs
 from growthring.planning.compiling import measured, share_of_seconds
 from growthring.planning.costs import Footprint, footprint
-from growthring.planning.initial import Initial, seed_gain
+from growthring.planning.factories import call_build
+from growthring.planning.fitting import fitted
+from growthring.planning.initial import Initial
 from growthring.planning.kept import Kept, flops_if_grown, kept_widths
 from growthring.planning.lengths import Lengths
 from growthring.planning.notes import seconds_notes
+from growthring.planning.seeds import cut_seed, drawn_seed
+from growthring.planning.stated import is_meta
 from growthring.planning.table import plan_text
 from growthring.planning.timing import fit_to_run
 
@@ -129,31 +128,29 @@ class Plan:
         They go to the device of its parameters. Numbers of a type that parameters had are cast to the
         type that those parameters have now.
         """
-        parameters = dict(model.named_parameters())
-        devices = {p.device for p in parameters.values()}
-        # where parts of the model were cast differently, the first layers count
-        names = [n for n in reversed(list(self.dtypes)) if n in parameters]
-        casts = {self.dtypes[n]: parameters[n].dtype for n in names}
+        return fitted(self.example_inputs, self.dtypes, model)
 
-        def follow(tensor: torch.Tensor) -> torch.Tensor:
-            device = (
-                tensor.device if tensor.device in devices or not devices else min(devices, key=str)
-            )
-            moved = tensor.detach().to(device, casts.get(tensor.dtype, tensor.dtype))
-            return moved.requires_grad_(tensor.requires_grad)
-
-        inputs: ExampleInputs = pytree.tree_map_only(
-            torch.Tensor, follow, copied(self.example_inputs)
-        )
-        return inputs
+    @property
+    def is_meta(self) -> bool:
+        """Whether the full model has no values: they were too many, and deviations were stated instead."""
+        return is_meta(self.model)
 
     @own_settings()
-    def build_seed(self) -> nn.Module:
+    def build_seed(
+        self,
+        device: torch.device | str | None = None,
+        generator: torch.Generator | None = None,
+    ) -> nn.Module:
         """A new model of stage-0 width; the given model stays untouched.
 
         Its tensors are the leading parts of the full model's, so the user's own initialiser (its
         distribution, its constants, its zero rows) is kept; weights are multiplied by √(full fan-in
-        / seed fan-in), as that initialiser would.
+        / seed fan-in), as that initialiser would. Of a model on the meta device there is nothing to cut: the seed
+        is drawn, from normal distributions of the stated deviations, or is what `build` returns.
+
+        Args:
+            device: where the seed shall be; by default where the model is, the CPU for one on the meta device.
+            generator: of the numbers that are drawn, if any are; by default torch's own.
 
         >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
         >>> import growthring as gr
@@ -161,28 +158,10 @@ class Plan:
         >>> seed[0].out_features, tuple(seed[2].weight.shape)
         (2, (2, 2))
         """
-        check_finite(self.model)
-        first, full = self.stage_widths[0], self.stage_widths[-1]
-        tensors: dict[str, torch.Tensor] = {}
-        for name, tensor in with_ratios(self.groups.specs, named_tensors(self.model)).items():
-            spec = self.groups.specs.get(name)
-            part = tensor.detach().clone()
-            if spec is not None:
-                for i, axis in enumerate(spec.axes):
-                    kept = layout(axis, first, full)
-                    if kept.grows:
-                        part = part.index_select(i, kept.old.to(part.device))
-                gain = seed_gain(spec, self.groups, self.initial, first, full)
-                part = part * gain if gain != 1.0 else part.contiguous()
-            tensors[name] = part
-        tensors = with_magnitudes(self.groups.specs, tensors, {})
-        if self.build is None:
-            seed = copy_with(self.model, tensors)
-            follow_attributes(seed, self.groups.attributes, full, first)
-            refresh(seed)
-        else:
-            seed = built(self.build, self.named_widths(0), tensors)
-        return seed
+        where = torch.device(device or "cpu")
+        pieces = (self.model, self.groups, self.initial, self.stage_widths, self.build)
+        seed = drawn_seed(*pieces, where, generator) if self.is_meta else cut_seed(*pieces)
+        return seed if device is None else seed.to(device)
 
     # Costs.
 
@@ -190,7 +169,7 @@ class Plan:
         """A model of one stage's widths whose values mean nothing."""
         widths = self.stage_widths[stage]
         if self.build is not None:
-            return call_build(self.build, self.named_widths(stage))
+            return call_build(self.build, self.named_widths(stage), self.model)
         full = self.stage_widths[-1]
         return empty_copy(self.model, self.groups.specs, self.groups.attributes, full, widths)
 
@@ -268,6 +247,11 @@ class Plan:
         stage's size. Stages take turns, see `growthring.planning.timing.in_turns`.
         With `compile` (minutes) a stage is also compiled, and counted so where its steps repay that.
         """
+        if self.is_meta:
+            raise PlanError(
+                f"{self.groups.model_type} is on the meta device, so no step of it can be timed. Plan in FLOPs, or "
+                "a model with values."
+            )
         twins = [fit_to_run(self.empty_model(t)) for t in range(self.num_stages)]
         stages = [(m, self.inputs_for(m), b) for m, b in zip(twins, self.batch_sizes, strict=True)]
         steps = self.stage_steps if compile else None
@@ -321,30 +305,3 @@ class Plan:
 
     def __str__(self) -> str:
         return plan_text(self.groups.model_type, self.as_dict())
-
-
-def call_build(build: Build, widths: dict[str, int]) -> nn.Module:
-    """Calls the user's factory; its random numbers leave everybody's generators as they were."""
-    with kept_random():
-        return build(widths)
-
-
-def built(build: Build, widths: dict[str, int], tensors: Mapping[str, torch.Tensor]) -> nn.Module:
-    """Calls the user's factory and puts the tensors into what it returns; complains where shapes differ."""
-    module = call_build(build, dict(widths))
-    if not isinstance(module, nn.Module):
-        raise InputError(f"build(widths) returned a {type(module).__name__}, not an nn.Module.")
-    own = named_tensors(module)
-    missing = sorted(set(tensors) ^ set(own))
-    if missing:
-        raise InputError(
-            f"build(widths) returned a module with other tensors than the model: {missing[:5]}."
-        )
-    for name, tensor in tensors.items():
-        if own[name].shape != tensor.shape:
-            raise InputError(
-                f"build(widths) made '{name}' of shape {tuple(own[name].shape)} where {tuple(tensor.shape)} is "
-                f"needed for the widths {widths}."
-            )
-        own[name].data = tensor.to(own[name].device)
-    return module
