@@ -14,7 +14,15 @@ from typing import Any
 from torch import distributed as dist, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from growthring.distributed.fullyshard import (
+    check_units,
+    is_fully_sharded,
+    mesh_of,
+    refit,
+    settle,
+)
 from growthring.distributed.ranks import Ranks
+from growthring.distributed.shards import ranks_over
 from growthring.errors import GrowthStepError, UnsupportedModelError
 
 
@@ -84,7 +92,14 @@ class Wrapping:
             )
         self._through = found
         self.ranks = Ranks()
-        if found and found[0].process_group.size() > 1:
+        if is_fully_sharded(self.model):
+            check_replicated(self.model)
+            check_units(self.model)
+            settle(self.model)
+        mesh = mesh_of(self.model)
+        if mesh is not None:
+            self.ranks = ranks_over(mesh)
+        elif found and found[0].process_group.size() > 1:
             device = next(self.model.parameters()).device
             self.ranks = Ranks(found[0].process_group, device)
         self.check()
@@ -108,6 +123,7 @@ class Wrapping:
 
     def renew(self) -> None:
         """Lets gradients be averaged again, after parameters got other data; also after that was taken back."""
+        refit(self.model)
         for wrapper in self._through:
             renew(wrapper)
 

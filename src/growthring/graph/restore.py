@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from growthring.distributed.shards import is_shard, set_shard
+
 MISSING = object()
 CONSTANT = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType, type)
 
@@ -20,6 +22,9 @@ def set_data(tensor: torch.Tensor, data: torch.Tensor) -> None:
     remembers the old shape. torch drops the accumulator when the *type* of the data changes, so the
     way there leads through another type.
     """
+    if is_shard(tensor):
+        set_shard(tensor, data)  # no graph leads to it
+        return
     if tensor.shape != data.shape and tensor.requires_grad:
         other = torch.float64 if data.dtype != torch.float64 else torch.float32
         tensor.data = torch.empty(0, dtype=other, device=data.device)

@@ -24,6 +24,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
+from growthring.distributed.shards import is_shard, local_of, set_shard
 from growthring.errors import UnsupportedModelError
 from growthring.graph.code import Code, is_library
 from growthring.graph.interrupts import uninterrupted
@@ -73,7 +74,8 @@ class Snapshot:
             id(t)
             for root in stack
             if isinstance(root, nn.Module)
-            for t in (*root.parameters(), *root.buffers())
+            for tensor in (*root.parameters(), *root.buffers())
+            for t in (tensor, local_of(tensor))
         }
         while stack:
             item = stack.pop()
@@ -146,6 +148,8 @@ class Snapshot:
     def _tensor(self, tensor: torch.Tensor) -> Children:
         if type(tensor).__name__ == "FakeTensor" and self._values:
             return ()
+        if is_shard(tensor):
+            return self._shard(tensor)
         is_leaf, needs_gradient, data = tensor.is_leaf, tensor.requires_grad, tensor.data
         gradient = tensor.grad if is_leaf else None
         version = None if tensor.is_inference() else tensor._version
@@ -176,6 +180,25 @@ class Snapshot:
 
         self._back.append(back)
         return [gradient, getattr(tensor, "__dict__", None)]
+
+    def _shard(self, tensor: Any) -> Children:
+        """A tensor that other processes hold parts of: the part that is here; nothing is sent."""
+        local, spec, data = tensor._local_tensor, tensor._spec, tensor.data
+        needs_gradient, gradient = tensor.requires_grad, tensor.grad if tensor.is_leaf else None
+
+        def back() -> None:
+            if tensor._local_tensor is not local or tensor._spec is not spec:
+                tensor.grad = None
+                set_shard(tensor, data)
+                tensor._local_tensor, tensor._spec = local, spec
+            if tensor.is_leaf:
+                if tensor.grad is not gradient:
+                    tensor.grad = gradient
+                if tensor.requires_grad != needs_gradient:
+                    tensor.requires_grad_(needs_gradient)
+
+        self._back.append(back)
+        return [local, gradient, getattr(tensor, "__dict__", None)]
 
     def _check_version(self, tensor: torch.Tensor, version: int) -> None:
         if tensor._version != version:

@@ -1,4 +1,4 @@
-"""Wrappers that cut a model into pieces for several processes: refused."""
+"""Wrappers that cut a model into pieces for several processes: refused, but for fully_shard while it grows."""
 
 from __future__ import annotations
 
@@ -9,10 +9,20 @@ from typing import Any
 from torch import distributed, nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from growthring.distributed.fullyshard import check_units, is_fully_sharded
 from growthring.distributed.wrapping import check_replicated
 from growthring.errors import UnsupportedModelError
 
 _WAY_OUT = "Grow the plain module on every process, before it is sharded; growing a sharded one is not supported."
+
+
+def check_wrappers(model: nn.Module) -> None:
+    """Raises if something other than fully_shard owns pieces of the model, or that in a way that cannot grow."""
+    if is_fully_sharded(model):
+        check_replicated(model)
+        check_units(model)
+    else:
+        check_sharded(model)
 
 
 def check_sharded(model: nn.Module) -> None:

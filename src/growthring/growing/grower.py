@@ -35,6 +35,7 @@ from growthring.growing.proof import prove
 from growthring.growing.report import GrowthReport
 from growthring.growing.searching import Search, SearchBatches
 from growthring.growing.stage import grow_stage
+from growthring.growing.streaming import check_growth_of_shards
 from growthring.growing.subjects import Subjects, rings_until
 from growthring.growing.trials import Trials
 from growthring.methods import GrowthMethod
@@ -105,7 +106,7 @@ class Grower:
         wrapping = Wrapping(model)
         model = wrapping.model
         with wrapping.ranks.together():
-            check_model(model)
+            check_model(model, may_shard=True)
             check_trainable(model)
             preset = preset_named(getattr(plan, "preset", "default"))
             self.noise = preset.noise if noise is None else noise
@@ -118,6 +119,7 @@ class Grower:
             stage = find_stage(model, plan)
             with own_settings(), untouched(model):
                 chosen.check(plan, model)
+            check_growth_of_shards(model, plan, chosen)
             self._trials = Trials(model, plan)
             self._subjects = Subjects(
                 plan,
