@@ -92,8 +92,8 @@ def check_units(model: nn.Module) -> None:
         if is_shard(parameter) and id(parameter) not in owned:
             raise UnsupportedModelError(
                 f"parameter '{name}' is a DTensor that fully_shard does not own (tensor parallelism, or "
-                "distribute_tensor by hand): what grows would not be spread as its code expects. Shard the model by "
-                "fully_shard alone."
+                "distribute_tensor by hand): what grows would not be spread as its code expects. Shard the model "
+                "by fully_shard alone."
             )
 
 
@@ -131,7 +131,8 @@ def settle(model: nn.Module) -> None:
         ):
             raise GrowthStepError(
                 f"'{each._param_fqn}' holds a gradient that was not reduced yet "
-                "(set_requires_gradient_sync(False)), which cannot grow. Grow after the optimizer's step, or synchronise gradients in every backward pass."
+                "(set_requires_gradient_sync(False)), which cannot grow. Grow after the optimizer's step, or "
+                "synchronise gradients in every backward pass."
             )
         # its own name, and the node that takes its gradient; what is more was saved for a backward pass
         if whole is not None and whole._use_count() > 2:

@@ -65,6 +65,7 @@ class Wrapping:
     def __init__(self, model: nn.Module) -> None:
         self.model = unwrapped(model)
         self._through: list[DistributedDataParallel] = []
+        self._is_sharded = isinstance(self.model, nn.Module) and is_fully_sharded(self.model)
         self.ranks = Ranks()
         if isinstance(self.model, nn.Module):
             self.attach(model)
@@ -107,6 +108,11 @@ class Wrapping:
     def check(self) -> None:
         """Refuses a model in a DistributedDataParallel of which nobody has told: it would stop averaging."""
         check_replicated(self.model)
+        if is_fully_sharded(self.model) != self._is_sharded:
+            raise UnsupportedModelError(
+                "the model was cut by fully_shard after the Grower was made, which knows the parameters before. "
+                "First fully_shard, then the optimizer, then gr.Grower(model, plan, optimizer)."
+            )
         for wrapper in live_wrappers(self.model):
             if not any(wrapper is known for known in self._through):
                 raise UnsupportedModelError(

@@ -84,6 +84,6 @@ def check_growth_of_shards(model: nn.Module, plan: Plan, method: GrowthMethod) -
             if size % count:
                 raise UnsupportedModelError(
                     f"'{name}' is cut along axis {dim} (shard_placement_fn), which has {size} entries at stage "
-                    f"{stage}: fully_shard cuts axes other than the first into equal parts only, here {count}. Plan widths "
-                    f"that {count} divides (gr.plan(..., round_to={count})), or let it cut the first axis."
+                    f"{stage}: fully_shard cuts axes but the first into equal parts only, here {count}. Plan "
+                    f"widths that {count} divides (gr.plan(..., round_to={count})), or let it cut the first axis."
                 )
