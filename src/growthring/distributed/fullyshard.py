@@ -120,10 +120,6 @@ def settle(model: nn.Module) -> None:
     Raises:
         GrowthStepError: it is in the middle of a step, and something would be lost.
     """
-    states = states_of(model)
-    for state in states:
-        if state._is_root is None:
-            state._lazy_init()  # its hooks should be there before anything takes note of what there is
     for each in _parameters(model):
         whole = getattr(each, "_unsharded_param", None)
         if each.unsharded_accumulated_grad is not None or (
@@ -140,13 +136,21 @@ def settle(model: nn.Module) -> None:
                 f"a backward pass that is still to come holds '{each._param_fqn}' as a whole: it would meet other "
                 "shapes. Grow after backward() and the optimizer's step, and keep no other loss or output."
             )
-    for state in states:
+    for state in states_of(model):
         for group in state._fsdp_param_groups:
             if group._training_state.name != "IDLE" or group._partial_reduce_output is not None:
                 raise GrowthStepError(
                     "fully_shard is in the middle of a step (a forward or backward pass that did not end, or "
                     "gradients that are not reduced over all processes). Grow after the optimizer's step."
                 )
+    _reshard(model)
+
+
+def _reshard(model: nn.Module) -> None:
+    for state in states_of(model):
+        if state._is_root is None:
+            state._lazy_init()  # its hooks should be there before anything takes note of what there is
+        for group in state._fsdp_param_groups:
             group.reshard()
 
 
@@ -198,7 +202,7 @@ def passing(model: nn.Module) -> Iterator[None]:
         return
     from torch.distributed.fsdp import MixedPrecisionPolicy
 
-    settle(model)
+    _reshard(model)
     policies = [(state, state._mp_policy) for state in states]
     lowered = [(each, each.param_dtype) for each in _parameters(model) if each.param_dtype]
     try:
@@ -216,8 +220,7 @@ def passing(model: nn.Module) -> Iterator[None]:
     finally:
         for state, policy in policies:
             state._mp_policy = policy
-            for group in state._fsdp_param_groups:
-                group.reshard()
+        _reshard(model)
         for each, dtype in lowered:
             _forget_whole(each)
             each.param_dtype = dtype
