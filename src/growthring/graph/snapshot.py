@@ -97,6 +97,11 @@ class Snapshot:
                 f"buffer and with more than {_LARGE >> 20} MB too large to be put back. Make it a buffer."
             )
 
+    def forget(self) -> None:
+        """Lets go of everything, for good: copies of weights had better not wait for Python's collector."""
+        self._back.clear()
+        self._seen.clear()
+
     def empty_caches(self) -> bool:
         """Lets cached functions compute anew until `restore`; whether there was anything to forget."""
         functions = [] if self._code is None else self._code.caches

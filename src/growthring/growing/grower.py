@@ -117,9 +117,9 @@ class Grower:
             self._search = Search(chosen, batches, loss)
             optimizers = check_optimizers(model, optimizer)
             stage = find_stage(model, plan)
+            check_growth_of_shards(model, plan, chosen)
             with own_settings(), untouched(model):
                 chosen.check(plan, model)
-            check_growth_of_shards(model, plan, chosen)
             self._trials = Trials(model, plan)
             self._subjects = Subjects(
                 plan,

@@ -60,6 +60,7 @@ def grow_stage(
         if hold_norms or not ranks.from_first(partial(outcome.shows_eps, growth.factors)):
             break
         start.restore()  # once more, without rescaling what those norms normalise
+    start.forget()
     with ranks.together():
         outcome.check(growth)
         if noise:
