@@ -56,10 +56,10 @@ class Net(nn.Module):
             self.blocks = nn.ModuleList(Block(width, n) for n in inner)
             self.norm = nn.BatchNorm1d(width)
             self.last = nn.Linear(width, 3)
-        self.register_buffer("gain", torch.ones(width), persistent=False)
+        self.register_buffer("gain", torch.ones(6), persistent=False)
 
     def forward(self, x):
-        x = self.first(x) * self.gain
+        x = self.first(x * self.gain)
         for block in self.blocks:
             x = block(x)
         return self.last(self.norm(x))
@@ -97,7 +97,8 @@ def train(rank, size, optimizer="SGD", until=STEPS, mesh=None, **options):
     if size > 1:
         sharded(model, mesh or init_device_mesh("cpu", (size,)), **options)
     stepper = OPTIMIZERS[optimizer](model.parameters())
-    grower = gr.Grower(model, plan, stepper, generator=torch.Generator().manual_seed(5))
+    draw = torch.Generator().manual_seed(5)
+    grower = gr.Grower(model, plan, stepper, fade=0.5, generator=draw)
     for step in range(until):
         stepper.zero_grad()
         model(data(step)[rank::size]).square().mean().backward()
@@ -261,10 +262,10 @@ class Held(TorchDispatchMode):
         return total
 
 
-def held(rank, measure):
+def held(rank):
     """Bytes: the peak of a growth, all weights before and after, the largest one, what digests always need."""
-    net = Net(width=96, inner=(96,) * 6).double()
-    plan = gr.plan(net, torch.ones(2, 6, dtype=torch.float64), stages=2, start=0.5, total_steps=4)
+    net = Net(width=192, inner=(192,) * 6).double()
+    plan = gr.plan(net, torch.ones(2, 6, dtype=torch.float64), stages=2, start=0.25, total_steps=4)
     model = sharded(plan.build_seed(), init_device_mesh("cpu", (2,)))
     stepper = OPTIMIZERS["AdamW"](model.parameters())
     grower = gr.Grower(model, plan, stepper)
@@ -273,17 +274,17 @@ def held(rank, measure):
     digest_of(torch.zeros(1 << 18))
     before = sum(p.numel() * 8 for p in model.parameters())
     with Held() as counted:
-        grower.grow(measure)
+        grower.grow()
     sizes = [p.numel() * 8 for p in model.parameters()]
     return counted.peak, before, sum(sizes), max(sizes), 2 * 8 * (1 << 16)
 
 
-@pytest.mark.parametrize("measure", [False, True])
-def test_no_process_holds_a_whole_model(measure):
-    for peak, before, after, largest, digests in on_ranks(held, measure):
+def test_no_process_holds_a_whole_model():
+    """Two processes: half of all before and after, and a few tensors; the whole would be four times a weight's."""
+    for peak, before, after, largest, digests in on_ranks(held):
         own = 3 * (before + after) / 2  # weights and the two moments, before and after
-        assert peak - digests < own + 8 * largest
-        assert peak - digests < 0.75 * 3 * after  # the whole model and its optimizer's state
+        assert own < peak - digests < own + 6 * largest
+        assert peak - digests < 0.8 * 3 * after  # the whole model and its optimizer's state
 
 
 # What else fully_shard can be asked for.
@@ -428,7 +429,7 @@ def resumed(rank):
     fresh.norm.eval()
     sharded(fresh, init_device_mesh("cpu", (2,)))
     other = OPTIMIZERS["AdamW"](fresh.parameters())
-    again = gr.Grower(fresh, planned(), other)
+    again = gr.Grower(fresh, planned(), other, fade=0.5)
     for each, state in zip((again, fresh, other), saved, strict=True):
         each.load_state_dict(state)
     assert again.fading_norms == grower.fading_norms and again.fading_norms
