@@ -109,8 +109,8 @@ def _check_parts(model: nn.Module) -> None:
     if missing:
         raise UnsupportedModelError(
             f"fully_shard of torch {torch.__version__} has no {missing[0]}: sharded parameters cannot be given new "
-            "shapes in place. Use a torch that growthring was tested with (2.13), or let the model be sharded "
-            "anew at every growth (gr.Resharded, docs/fsdp.md)."
+            "shapes in place. Use a torch that growthring was tested with (2.13), or grow between two runs where "
+            "the model is whole (docs/fsdp.md)."
         )
 
 
