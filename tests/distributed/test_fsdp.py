@@ -26,6 +26,7 @@ from growthring.distributed.digests import digest_of
 from growthring.distributed.shards import gathered, local_of, shard_like
 from growthring.errors import GrowthError
 from growthring.methods import Paired
+from growthring.zoo import GPT
 from tests.distributed_helpers import on_ranks
 
 STEPS, BATCH = 12, 8
@@ -391,43 +392,33 @@ def test_a_growth_between_two_halves_of_a_batch():
             torch.testing.assert_close(tensor, one[name], rtol=1e-10, atol=1e-10)
 
 
-class Tied(nn.Module):
-    def __init__(self):
-        super().__init__()
-        with torch.random.fork_rng():
-            torch.manual_seed(0)
-            self.table = nn.Embedding(11, 8)
-            self.middle = nn.Linear(8, 8)
-            self.last = nn.Linear(8, 11, bias=False)
-        self.last.weight = self.table.weight
+def language(rank, size):
+    """A GPT whose output layer shares its weight with the embedding."""
 
-    def forward(self, words):
-        return self.last(torch.relu(self.middle(self.table(words))))
+    def build(width):
+        return GPT(11, 6, 2, 2, width, generator=torch.Generator().manual_seed(0)).double()
 
-
-def tied(rank, size):
-    words = torch.tensor([[1, 2, 3], [4, 5, 10]])
-    plan = gr.plan(Tied().double(), words, stages=3, start=0.3, total_steps=6)
+    words = torch.randint(11, (4, 6), generator=torch.Generator().manual_seed(1))
+    plan = gr.plan(build(16), words[:1], stages=3, start=0.3, total_steps=6)
     model = plan.build_seed()
     if size > 1:
-        mesh = init_device_mesh("cpu", (size,))
-        fully_shard(model.middle, mesh=mesh)
-        fully_shard(model, mesh=mesh)
+        sharded(model, init_device_mesh("cpu", (size,)))
     stepper = OPTIMIZERS["AdamW"](model.parameters())
-    grower = gr.Grower(model, plan, stepper, generator=torch.Generator().manual_seed(5))
+    draw = torch.Generator().manual_seed(5)
+    grower = gr.Grower(model, plan, stepper, generator=draw)
     for _ in range(6):
         stepper.zero_grad()
         model(words[rank::size]).square().mean().backward()
         stepper.step()
         grower.step()
-    assert model.last.weight is model.table.weight
+    assert grower.is_full
     return whole(model)
 
 
 @pytest.mark.slow
-def test_tied_weights():
-    one = tied(0, 1)
-    for both in on_ranks(tied, 2):
+def test_a_language_model_with_tied_weights():
+    one = language(0, 1)
+    for both in on_ranks(language, 2):
         for name, tensor in both.items():
             torch.testing.assert_close(tensor, one[name], rtol=1e-10, atol=1e-10)
 

@@ -99,7 +99,7 @@ def check_units(model: nn.Module) -> None:
 
 def _check_parts(model: nn.Module) -> None:
     """Refuses a torch whose fully_shard is built in another way than the one this was written for."""
-    missing: list[str] = []
+    missing = [] if hasattr(torch.Tensor, "_use_count") else ["Tensor._use_count"]
     for state in states_of(model):
         missing += [f"FSDPState.{name}" for name in _STATE_PARTS if not hasattr(state, name)]
         for group in getattr(state, "_fsdp_param_groups", ()):
