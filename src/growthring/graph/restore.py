@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import types
 from collections import OrderedDict
+from collections.abc import Callable
 from operator import is_
 from typing import Any
 
@@ -29,6 +30,25 @@ def set_data(tensor: torch.Tensor, data: torch.Tensor) -> None:
         other = torch.float64 if data.dtype != torch.float64 else torch.float32
         tensor.data = torch.empty(0, dtype=other, device=data.device)
     tensor.data = data
+
+
+def restoring_shard(tensor: Any) -> Callable[[], None]:
+    """What gives a tensor that other processes hold parts of the part back that is here; nothing is sent."""
+    local, spec, data = tensor._local_tensor, tensor._spec, tensor.data
+    needs_gradient, gradient = tensor.requires_grad, tensor.grad if tensor.is_leaf else None
+
+    def back() -> None:
+        if tensor._local_tensor is not local or tensor._spec is not spec:
+            tensor.grad = None
+            set_shard(tensor, data)
+            tensor._local_tensor, tensor._spec = local, spec
+        if tensor.is_leaf:
+            if tensor.grad is not gradient:
+                tensor.grad = gradient
+            if tensor.requires_grad != needs_gradient:
+                tensor.requires_grad_(needs_gradient)
+
+    return back
 
 
 def same_memory(tensor: torch.Tensor, data: torch.Tensor) -> bool:

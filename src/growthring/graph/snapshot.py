@@ -24,7 +24,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
-from growthring.distributed.shards import is_shard, local_of, set_shard
+from growthring.distributed.shards import is_shard, local_of
 from growthring.errors import UnsupportedModelError
 from growthring.graph.code import Code, is_library
 from growthring.graph.interrupts import uninterrupted
@@ -33,6 +33,7 @@ from growthring.graph.restore import (
     equal,
     restore_attribute,
     restore_dict,
+    restoring_shard,
     same_memory,
     set_data,
 )
@@ -154,7 +155,9 @@ class Snapshot:
         if type(tensor).__name__ == "FakeTensor" and self._values:
             return ()
         if is_shard(tensor):
-            return self._shard(tensor)
+            self._back.append(restoring_shard(tensor))
+            gradient = tensor.grad if tensor.is_leaf else None
+            return [local_of(tensor), gradient, getattr(tensor, "__dict__", None)]
         is_leaf, needs_gradient, data = tensor.is_leaf, tensor.requires_grad, tensor.data
         gradient = tensor.grad if is_leaf else None
         version = None if tensor.is_inference() else tensor._version
@@ -185,25 +188,6 @@ class Snapshot:
 
         self._back.append(back)
         return [gradient, getattr(tensor, "__dict__", None)]
-
-    def _shard(self, tensor: Any) -> Children:
-        """A tensor that other processes hold parts of: the part that is here; nothing is sent."""
-        local, spec, data = tensor._local_tensor, tensor._spec, tensor.data
-        needs_gradient, gradient = tensor.requires_grad, tensor.grad if tensor.is_leaf else None
-
-        def back() -> None:
-            if tensor._local_tensor is not local or tensor._spec is not spec:
-                tensor.grad = None
-                set_shard(tensor, data)
-                tensor._local_tensor, tensor._spec = local, spec
-            if tensor.is_leaf:
-                if tensor.grad is not gradient:
-                    tensor.grad = gradient
-                if tensor.requires_grad != needs_gradient:
-                    tensor.requires_grad_(needs_gradient)
-
-        self._back.append(back)
-        return [local, gradient, getattr(tensor, "__dict__", None)]
 
     def _check_version(self, tensor: torch.Tensor, version: int) -> None:
         if tensor._version != version:
