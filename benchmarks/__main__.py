@@ -23,6 +23,7 @@ NAMES = (
     "training",
     "tokens",
     "decoding",
+    "compiling",
     "processes",
     "versus_gromo",
 )

@@ -1,6 +1,6 @@
 """Optimizers that know nine rings against torch's: their step, a training step, diagnostics, growth with state.
 
-    python -m benchmarks.optim [--repeats 15] [--json]
+    python -m benchmarks.optim [--repeats 15] [--json] [--pairs fused]
 
 Both of a pair hold the same parameters and gradients (random ones, and a learning rate so small that
 nothing drifts), and their order changes from repeat to repeat. Memory is left to the C library, as users
@@ -80,6 +80,28 @@ def _family(label: str, name: str, target: float | None, **options: Any) -> list
     return [Pair(label + kind, _ours(name, **options, **o), *other, t) for kind, o, t in kinds]
 
 
+def _fused(name: str, **options: Any) -> list[Pair]:
+    """The fused kernel with rates per ring and with none, against torch's; and against our foreach path."""
+    rings = {"ages": "shared"} if name.startswith("Adam") else {}
+
+    def theirs(params: list[nn.Parameter]) -> Optimizer:
+        optimizer: Optimizer = getattr(torch.optim, name)(params, lr=RATE, fused=True, **options)
+        return optimizer
+
+    def ours(params: list[nn.Parameter], **more: Any) -> Optimizer:
+        make = getattr(gr.optim, name)
+        optimizer: Optimizer = make(params, lr=RATE, fused=True, **{**options, **rings, **more})
+        return optimizer
+
+    plain = partial(ours, rate_adaptation=None, output_rate=False)
+    label, foreach = f"{name}, fused", _ours(name, **options, **rings)
+    return [
+        Pair(label, ours, f"torch {name}, fused", theirs),
+        Pair(f"{label}, the default preset", plain, f"torch {name}, fused", theirs, TARGET_OFF),
+        Pair(label, ours, f"{name} of ours, not fused", foreach),
+    ]
+
+
 PAIRS = [
     *_family("SGD, momentum, weight decay", "SGD", TARGET_SGD, **MOMENTUM),
     *_family("SGD, plain", "SGD", None),
@@ -89,7 +111,11 @@ PAIRS = [
     Pair("LARS, momentum, weight decay", _ours("LARS", **MOMENTUM), *_torch("SGD", **MOMENTUM)),
     Pair("AvaGrad", _ours("AvaGrad"), *_torch("Adam")),
     Pair("AvaGrad", _ours("AvaGrad"), "AvaGrad, no Grower", _ours("AvaGrad")),
+    *_fused("SGD", **MOMENTUM),
+    *_fused("AdamW"),
 ]
+# Of a pair whose other one is ours, too, that one has the rings as well.
+RINGED = tuple(f"{name} of ours, not fused" for name in ("SGD", "AdamW"))
 
 
 class Network:
@@ -115,11 +141,14 @@ class Network:
         return optimizer
 
 
-def measure_steps(name: str, network: Network, repeats: int, table: Table) -> dict[str, Any]:
-    """Times the step of every pair on one network."""
+def measure_steps(
+    name: str, network: Network, repeats: int, table: Table, only: str = ""
+) -> dict[str, Any]:
+    """Times the step of every pair on one network, or of those whose names contain `only`."""
     data: dict[str, Any] = {}
-    for pair in PAIRS:
-        optimizers = [network.optimizer(pair.other, False), network.optimizer(pair.ours, True)]
+    for pair in [pair for pair in PAIRS if only in pair.name]:
+        has_rings = pair.other_name in RINGED
+        optimizers = [network.optimizer(pair.other, has_rings), network.optimizer(pair.ours, True)]
         found: list[list[float]] = [[], []]
         for i in range(repeats + 1):
             for j in (0, 1) if i % 2 else (1, 0):
@@ -235,18 +264,22 @@ def run(args: argparse.Namespace) -> Result:
     generator = torch.Generator().manual_seed(args.seed)
     images = torch.randn(2, 3, 32, 32, generator=generator)
     resnet = Network(zoo.resnet18(generator=generator), images, args.seed)
-    data = measure_steps("ResNet-18", resnet, args.repeats, steps)
+    data = measure_steps("ResNet-18", resnet, args.repeats, steps, args.pairs)
     tokens = torch.randint(0, 50257, (2, 64), generator=generator)
     gpt = Network(zoo.gpt2_124m(generator=generator), tokens, args.seed)
-    data |= measure_steps("GPT-2 124M", gpt, max(args.repeats // 3, 3), steps)
-    data["training"] = measure_training(args.seed, args.repeats, training)
-    data["growth"] = measure_growth(resnet, args.repeats, args.seed, growth)
+    data |= measure_steps("GPT-2 124M", gpt, max(args.repeats // 3, 3), steps, args.pairs)
     about = (
         "`gr.Grower(full_model, plan, optimizer=...)` tells the optimizers of `gr.optim` nine rings; torch's "
-        "have `foreach=True`. In turns, after a warm-up of each; on GPT-2 a third of the repeats."
+        "have `foreach=True` or `fused=True`. In turns, after a warm-up of each; on GPT-2 a third of the repeats."
     )
+    if args.pairs:
+        return Result("Optimizers", about, [steps], data)
+    data["training"] = measure_training(args.seed, args.repeats, training)
+    data["growth"] = measure_growth(resnet, args.repeats, args.seed, growth)
     return Result("Optimizers", about, [steps, training, growth], data)
 
 
 if __name__ == "__main__":
-    main(run, parser("Times the optimizers of gr.optim against torch's.", repeats=15))
+    options = parser("Times the optimizers of gr.optim against torch's.", repeats=15)
+    options.add_argument("--pairs", default="", help="steps of those whose names contain this")
+    main(run, options)

@@ -1,6 +1,7 @@
 """growthring trains a neural network by growing it: from a thin seed, in stages, to the full-size model."""
 
 from growthring import data as data, methods as methods, optim as optim, train as train
+from growthring.checkpoint.onetensor import read_growth as read_growth
 from growthring.core.rings import RingMap as RingMap
 from growthring.errors import GrowthError as GrowthError, GrowthWarning as GrowthWarning
 from growthring.graph.discover import discover_width_groups as discover_width_groups

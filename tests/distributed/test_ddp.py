@@ -483,7 +483,8 @@ def go_on(rank, size, states, frm):
     trained = DistributedDataParallel(model) if size > 1 else model
     stepper = OPTIMIZERS["AdamW"](model.parameters())
     grower = gr.Grower(trained, plan, stepper, generator=torch.Generator().manual_seed(5))
-    for each, state in zip((grower, model, stepper), states, strict=True):
+    # of its own: what came through a pipe is memory that the ranks share
+    for each, state in zip((grower, model, stepper), copy.deepcopy(states), strict=True):
         each.load_state_dict(state)
     for step in range(frm, STEPS):
         stepper.zero_grad()

@@ -156,14 +156,19 @@ class Hidden(Wrapping):
     optimizer = property(lambda self: self.held[0])
 
 
-def real_accelerated(optimizer):
-    return pytest.importorskip("accelerate").Accelerator(cpu=True).prepare_optimizer(optimizer)
+class DeepSpeedOptimizerWrapper(Wrapping):
+    """By the name of Accelerate's, which needs DeepSpeed."""
+
+
+class MegatronLMOptimizerWrapper(Wrapping):
+    pass
 
 
 WRAPPERS = {
     "accelerated": (Wrapping, r"Wrapping has no 'param_groups' of its own: it stands for another optimizer"),
     "hidden": (Hidden, r"Hidden has no 'param_groups' of its own: it stands for another optimizer. Pass that one"),
-    "accelerate": (real_accelerated, r"AcceleratedOptimizer has no .* of its own: it stands for another optimizer"),
+    "deepspeed": (DeepSpeedOptimizerWrapper, r"DeepSpeedOptimizerWrapper stands for DeepSpeed's engine"),
+    "megatron": (MegatronLMOptimizerWrapper, r"MegatronLMOptimizerWrapper stands for Megatron-LM's"),
 }  # fmt: skip
 
 

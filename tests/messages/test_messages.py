@@ -45,10 +45,11 @@ def test_compiled():
         lambda: gr.plan(compiled, X),
         "already compiled",
         "model._orig_mod",
-        "torch.compile after each growth",
+        "gr.Grower takes the compiled one",
     )
     plan = gr.plan(mlp(), X, stages=2)
-    says(lambda: gr.Grower(torch.compile(plan.build_seed()), plan), "already compiled")
+    seed = plan.build_seed()
+    assert gr.Grower(torch.compile(seed), plan).model is seed
 
 
 def test_compiled_part_of_a_model():
@@ -75,7 +76,10 @@ def test_a_module_that_raises_something_else_than_attribute_error():
 
 def test_data_parallel():
     wrapped = nn.DataParallel(mlp())
-    says(lambda: gr.plan(wrapped, X), "wrapped in DataParallel", "model.module", "wrap it again")
+    advice = ("wrapped in DataParallel", "model.module", "DistributedDataParallel")
+    says(lambda: gr.plan(wrapped, X), *advice)
+    plan = gr.plan(mlp(), X, stages=2)
+    says(lambda: gr.Grower(nn.DataParallel(plan.build_seed()), plan), *advice)
 
 
 def test_distributed_data_parallel():
@@ -87,7 +91,7 @@ def test_distributed_data_parallel():
             says(lambda: gr.plan(wrapped, X), "wrapped in DistributedDataParallel", "model.module")
             plan = gr.plan(net, X, stages=2)
             seed = nn.parallel.DistributedDataParallel(plan.build_seed())
-            says(lambda: gr.Grower(seed, plan), "wrapped in DistributedDataParallel")
+            assert gr.Grower(seed, plan).model is seed.module
             inner = nn.Sequential(nn.Linear(4, 4), nn.parallel.DistributedDataParallel(mlp()))
             says(lambda: gr.plan(inner, X), "wrapped in DistributedDataParallel", "'1'")
         finally:

@@ -423,7 +423,7 @@ def test_a_budget_of_seconds(monkeypatch):
     def pretend(stages, repeats, optimizer):
         return [1e-6 * size * model[0].out_features for model, _, size in stages]
 
-    monkeypatch.setattr(sys.modules["growthring.planning.plan"], "seconds_of_stages", pretend)
+    monkeypatch.setattr(sys.modules["growthring.planning.compiling"], "seconds_of_stages", pretend)
     plan = small(epochs=20, batch_size=8, budget=0.7, budget_of="seconds")
     assert plan.seconds == pytest.approx([8e-6 * w for w in (4, 8, 16)])
     assert 0.6 < plan.seconds_share <= 0.7 and plan.flops_share < plan.seconds_share

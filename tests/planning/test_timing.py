@@ -173,7 +173,9 @@ def pretended(monkeypatch):
         def seconds(stages, repeats, optimizer):
             return [overhead + per_unit * size * net[0].out_features for net, _, size in stages]
 
-        monkeypatch.setattr(sys.modules["growthring.planning.plan"], "seconds_of_stages", seconds)
+        monkeypatch.setattr(
+            sys.modules["growthring.planning.compiling"], "seconds_of_stages", seconds
+        )
 
     return pretend
 

@@ -68,11 +68,11 @@ def test_norms_that_fade_in_are_not_compiled():
 
 def test_all_stages_are_compiled_ahead_at_their_own_widths_and_batch_sizes():
     plan, backend = planned(batch_size=[8, 6, 4]), Counting()
-    assert compile_ahead(plan, 0, CPU, contextlib.nullcontext, backend) == []
+    assert compile_ahead(plan, range(3), CPU, contextlib.nullcontext, backend) == []
     for found, width, batch in zip(backend.widths, plan.widths("0"), (8, 6, 4), strict=True):
         assert (width, 4) in found and (batch, 4) in found
     resumed = Counting()
-    compile_ahead(plan, 2, CPU, contextlib.nullcontext, resumed)
+    compile_ahead(plan, [2], CPU, contextlib.nullcontext, resumed)
     assert resumed.widths == backend.widths[2:], "a resumed run compiles what is left"
 
 
@@ -89,7 +89,7 @@ def test_the_program_of_a_stage_is_the_one_that_was_made_ahead():
 
         return backend
 
-    compile_ahead(plan, 0, CPU, contextlib.nullcontext, into(ahead))
+    compile_ahead(plan, range(3), CPU, contextlib.nullcontext, into(ahead))
     model = plan.build_seed()
     grower = gr.Grower(model, plan)
     for stage in range(3):
@@ -104,7 +104,7 @@ def test_compiling_ahead_leaves_random_numbers_and_the_model():
     plan = planned()
     before = {n: t.clone() for n, t in plan.model.state_dict().items()}
     state = torch.get_rng_state()
-    compile_ahead(plan, 0, CPU, contextlib.nullcontext, "eager")
+    compile_ahead(plan, range(3), CPU, contextlib.nullcontext, "eager")
     assert torch.equal(state, torch.get_rng_state())
     assert all(torch.equal(t, before[n]) for n, t in plan.model.state_dict().items())
 
@@ -113,7 +113,7 @@ def test_a_stage_that_cannot_be_compiled_ahead_is_told():
     def backend(graph, inputs):
         raise RuntimeError("no compiler")
 
-    notes = compile_ahead(planned(), 1, CPU, contextlib.nullcontext, backend)
+    notes = compile_ahead(planned(), [1, 2], CPU, contextlib.nullcontext, backend)
     assert len(notes) == 2 and notes[0].startswith("stage 1 cannot be compiled ahead: ")
 
 

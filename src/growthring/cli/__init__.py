@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.metadata
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -20,19 +22,29 @@ from growthring.cli import (
     train,
     translate,
 )
-from growthring.errors import GrowthError
+from growthring.errors import GrowthError, InputError
 from growthring.files.foreign import shown
 from growthring.train import Interrupted
+from growthring.train.processes import launched
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status (0 fine, 2 a user's error, 130 interrupted)."""
-    parser = _parser()
-    arguments = _parsed(parser, argv)
-    if not hasattr(arguments, "run"):
-        parser.print_help()
-        return 2
+    parser, (rank, size) = _parser(), launched()
+    with contextlib.ExitStack() as silent:
+        if rank > 0:  # the first process says for all what they all find
+            for redirect in (contextlib.redirect_stdout, contextlib.redirect_stderr):
+                silent.enter_context(redirect(io.StringIO()))
+        arguments = _parsed(parser, argv)
+        if not hasattr(arguments, "run"):
+            parser.print_help()
+            return 2
     try:
+        if size > 1 and not getattr(arguments, "several", False):
+            raise InputError(
+                f"torchrun has started {size} processes, but only `growthring train` shares its work out to "
+                "several. Run this command without torchrun."
+            )
         arguments.run(arguments)
         sys.stdout.flush()
     except Interrupted as error:
@@ -69,7 +81,12 @@ def _parsed(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argp
 
 
 def _complain(text: str) -> None:
-    """Says what is wrong; names out of files may hold what would steer the terminal."""
+    """Says what is wrong; names out of files may hold what would steer the terminal.
+
+    What one process of several finds is known to all: the first one says it.
+    """
+    if launched()[0] > 0:
+        return
     print(shown(f"growthring: {text}"), file=sys.stderr)
 
 

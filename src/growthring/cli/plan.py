@@ -49,6 +49,11 @@ def add(commands: Commands) -> None:
     parser.add_argument("--budget", metavar="SHARE", help="stay within this share, such as 50%%")
     parser.add_argument("--measure", action="store_true", help="measure seconds on this machine")
     parser.add_argument(
+        "--compile",
+        action="store_true",
+        help="with --measure: compile each stage, too, and count that where its steps repay it (minutes)",
+    )
+    parser.add_argument(
         "--plot", metavar="FILE", help="draw the cost over the run (needs matplotlib)"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -59,10 +64,12 @@ def _run(arguments: argparse.Namespace) -> None:
     more: dict[str, Any] = {}
     if arguments.budget is not None:
         more = {"budget": parse_share(arguments.budget), "first_epochs": None}
+    if arguments.compile and not arguments.measure:
+        raise InputError("--compile goes with --measure.")
     given = given_model(arguments, more)
     found = _planned(given)
     if arguments.measure:
-        found = found.measure()
+        found = found.measure(compile=arguments.compile)
     if arguments.plot:
         plot_cost(found, arguments.plot)
     recipe = given.recipe

@@ -26,14 +26,17 @@ from growthring.train import (
     open_run,
     parse_settings,
 )
+from growthring.train.choices import MODES
 from growthring.train.config import read_config
+from growthring.train.processes import Processes, joined, local_device
 from growthring.train.setup import check_data, find_device
 
 _TRAIN = """\
 Trains a recipe's network by growing it, or with --fixed at full size for comparison. Everything about the
 run is in the folder RUN: settings, metrics (JSON lines), checkpoints, the final weights. A run that was
 stopped (Ctrl-C, a crash, a power cut) goes on with --resume and ends with the very same weights. It is so many
-epochs long or, with --set total_steps=N, so many steps: then it grows anywhere in an epoch.
+epochs long or, with --set total_steps=N, so many steps: then it grows anywhere in an epoch. Under torchrun several
+processes train it together, each on its slice of every batch (docs/torchrun.md).
 
 A recipe of your own is Python code that is run. A run folder says which one it was trained with, but to resume it
 you name the file again: a folder from somebody else must not choose what runs on your machine. --trust runs
@@ -47,6 +50,7 @@ examples:
   growthring train --recipe my_file.py:my_recipe --out runs/mine
   growthring train --resume runs/r20
   growthring train --resume runs/mine --recipe my_file.py:my_recipe
+  torchrun --nproc_per_node 2 -m growthring train --recipe demo --out runs/two
 """
 
 
@@ -80,17 +84,27 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--device", default=None, help="cpu, cuda, ... (default: cuda if there is one)"
     )
+    parser.add_argument(
+        "--compile",
+        choices=MODES,
+        help="torch.compile: all stages, none, or those where it is measured to pay (default: the recipe's)",
+    )
     parser.add_argument("--checkpoint-steps", type=int, metavar="N", help="also save every N steps")
     parser.add_argument("--checkpoint-minutes", type=float, default=10.0, metavar="M")
     parser.add_argument("--keep", type=int, default=3, help="checkpoints that stay (default 3)")
     parser.add_argument("--tensorboard", action="store_true", help="also write TensorBoard events")
     parser.add_argument("--quiet", action="store_true", help="no progress")
     parser.add_argument("--json", action="store_true", help="print the result as a JSON object")
-    parser.set_defaults(run=_train)
+    parser.set_defaults(run=_train, several=True)
 
 
 def _train(arguments: argparse.Namespace) -> None:
     device = arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    with joined(device):
+        _train_on(device, arguments)
+
+
+def _train_on(device: str, arguments: argparse.Namespace) -> None:
     progress = Silence() if arguments.quiet else Progress()
     common: dict[str, Any] = {
         "device": device,
@@ -101,6 +115,10 @@ def _train(arguments: argparse.Namespace) -> None:
         "progress": progress,
     }
     if arguments.resume is not None:
+        if arguments.compile is not None:
+            raise InputError(
+                "--compile is for a new run: one that is resumed goes on as it was begun."
+            )
         trainer = _resumed(arguments, common)
     else:
         if arguments.recipe is None or arguments.out is None:
@@ -111,6 +129,8 @@ def _train(arguments: argparse.Namespace) -> None:
         ):
             if is_given:
                 raise InputError(f"{name} is for --resume.")
+        if arguments.compile is not None:
+            arguments.settings = [*arguments.settings, f"compile={arguments.compile}"]
         source = {
             **recipe_source(arguments.recipe),
             "settings": arguments.settings,
@@ -130,8 +150,10 @@ def _train(arguments: argparse.Namespace) -> None:
             source=source,
             **common,
         )
-        progress.say(str(trainer.plan))
+        trainer.progress.say(str(trainer.plan))
     result = trainer.fit()
+    if not trainer.processes.is_first:
+        return
     if arguments.json:
         print(json.dumps({"run": str(trainer.out), **asdict(result)}))
         return
@@ -145,17 +167,20 @@ def _resumed(arguments: argparse.Namespace, common: dict[str, Any]) -> Trainer:
     folder = Path(arguments.resume)
     if arguments.out is not None:
         raise InputError("give --out or --resume: a run is resumed in its own folder.")
-    source = read_config(folder).source
+    processes = Processes(find_device(local_device(common["device"])))
+    source = processes.from_first(lambda: read_config(folder)).source
     if "recipe" not in source:
         raise InputError(
             f"'{folder}' was not started by this command; resume it where it was started."
         )
     name, notes = trusted_recipe(folder, source, arguments.recipe, arguments.trust)
-    saved = open_run(folder, find_device(common["device"]), arguments.forget_metrics)
+    saved = processes.from_first(
+        lambda: open_run(folder, find_device(common["device"]), arguments.forget_metrics)
+    )
     data = arguments.data or source.get("data")
     if is_file(name):
         check_data(saved.config.settings, None if data is None else Path(data))
-    for note in notes:
+    for note in notes if processes.is_first else ():
         common["progress"].say(note)
     settings = [*source.get("settings", ()), *arguments.settings]
     recipe: Recipe = change(load_recipe(name, RECIPES), parse_settings(settings))

@@ -238,8 +238,8 @@ def layout(axis: Axis, before: Mapping[int, int], after: Mapping[int, int]) -> L
     [0, -1, -1, 1, -1, -1]
     """
     if isinstance(axis, Fixed):
-        index = torch.arange(axis.size)
-        return Layout(index, index, torch.ones(axis.size, dtype=torch.int64))
+        index = torch.arange(axis.size, device="cpu")
+        return Layout(index, index, torch.ones(axis.size, dtype=torch.int64, device="cpu"))
     if isinstance(axis, Ref):
         return _unit_layout(before[axis.group], after[axis.group], axis.sign)
     parts = [layout(part, before, after) for part in axis.parts]
@@ -258,11 +258,11 @@ def layout(axis: Axis, before: Mapping[int, int], after: Mapping[int, int]) -> L
 @lru_cache(maxsize=4096)
 def _unit_layout(before: int, after: int, sign: int) -> Layout:
     half, odd = divmod(after - before, 2)
-    old = torch.arange(before)
-    first = torch.arange(before, before + half)
-    new = torch.full((after - before,), -1)
-    alone = torch.arange(after - odd, after)
-    signs = torch.ones(after, dtype=torch.int64)
+    old = torch.arange(before, device="cpu")
+    first = torch.arange(before, before + half, device="cpu")
+    new = torch.full((after - before,), -1, device="cpu")
+    alone = torch.arange(after - odd, after, device="cpu")
+    signs = torch.ones(after, dtype=torch.int64, device="cpu")
     if sign < 0:
         signs[before + half : before + 2 * half] = -1
         signs[after - odd :] = 0
@@ -297,11 +297,13 @@ def rings(axis: Axis, history: Mapping[int, list[int]]) -> torch.Tensor:
     [0, 0, 1, 1, 3]
     """
     if isinstance(axis, Fixed):
-        return torch.zeros(axis.size, dtype=torch.int64)
+        return torch.zeros(axis.size, dtype=torch.int64, device="cpu")
     if isinstance(axis, Ref):
         widths = history[axis.group]
         steps = [widths[0], *(b - a for a, b in itertools.pairwise(widths))]
-        return torch.repeat_interleave(torch.arange(len(steps)), torch.tensor(steps))
+        return torch.repeat_interleave(
+            torch.arange(len(steps), device="cpu"), torch.tensor(steps, device="cpu")
+        )
     parts = [rings(part, history) for part in axis.parts]
     if isinstance(axis, Concat):
         return torch.cat(parts)

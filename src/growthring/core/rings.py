@@ -66,7 +66,7 @@ class RingMap:
     def index(self, name: str) -> torch.Tensor:
         """The ring of every entry, as an integer tensor of the tensor's shape."""
         axes = self.axis_rings(name)
-        result = torch.zeros((), dtype=torch.int64)
+        result = torch.zeros((), dtype=torch.int64, device="cpu")
         for i, ring in enumerate(axes):
             result = torch.maximum(result, ring.reshape([-1] + [1] * (len(axes) - 1 - i)))
         return result
@@ -96,7 +96,7 @@ class RingMap:
         if table.dim() == 0:  # a scalar is part of the seed
             result[0] = table
             return result
-        grids = torch.meshgrid(*[torch.arange(count)] * table.dim(), indexing="ij")
+        grids = torch.meshgrid(*[torch.arange(count, device="cpu")] * table.dim(), indexing="ij")
         youngest = torch.stack(grids).amax(0).flatten().to(values.device)
         return result.index_add_(0, youngest, table.flatten())
 

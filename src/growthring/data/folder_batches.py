@@ -43,6 +43,8 @@ class FolderBatches(AugmentedStream):
         prefetch: batches that are begun before they are asked for.
     """
 
+    _cuts_early = True  # as decoding is what takes long
+
     def __init__(
         self,
         folder: ImageFolder,
@@ -83,11 +85,15 @@ class FolderBatches(AugmentedStream):
             if chosen is not None:
                 pairs = zip(numbers, chosen.tolist(), strict=True)
                 numbers = [row if is_chosen else None for row, is_chosen in pairs]
+        if self._part is not None:
+            kept = self._part.of(len(indices))
+            numbers, indices = numbers[kept], indices[kept]
         paths = [self.folder.paths[i] for i in indices.tolist()]
         futures = [pool.submit(self._pixels, *work) for work in zip(paths, numbers, strict=True)]
 
         def finish() -> Batch:
-            pixels = np.stack([future.result() for future in futures])
+            none = np.empty((0, self.crop.size, self.crop.size, 3), dtype=np.uint8)
+            pixels = np.concatenate([none, *(future.result()[None] for future in futures)])
             images = torch.from_numpy(pixels).to(self.device).permute(0, 3, 1, 2)
             labels = self.folder.labels.index_select(0, indices)
             return normalise(images, self.crop.mean, self.crop.std), labels.to(self.device)

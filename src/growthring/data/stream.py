@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from growthring.data.batch import Batch
+from growthring.data.shares import Share
 from growthring.errors import InputError
 
 # Draws a batch's random numbers at once and returns the work that is left, given its indices (b,).
@@ -43,6 +44,8 @@ class BatchStream(ABC):
 
     notes: tuple[str, ...] = ()
     _prefetch = 0  # batches whose work is begun before they are asked for
+    _part: Share | None = None  # of each batch, that the newest loop hands out
+    _cuts_early = False  # whether `_preparing` prepares no more than that
 
     def __init__(
         self, num_examples: int, batch_size: int, generator: torch.Generator | None, drop_last: bool
@@ -176,7 +179,14 @@ class BatchStream(ABC):
         self._revision += 1
 
     def __iter__(self) -> Iterator[Batch]:
-        self._loop += 1
+        return self._begin_loop(None)
+
+    def slices(self, share: Share) -> Iterator[Batch]:
+        """The rest of the present epoch, of each batch a share; random numbers are drawn for the whole batch."""
+        return self._begin_loop(share)
+
+    def _begin_loop(self, share: Share | None) -> Iterator[Batch]:
+        self._loop, self._part = self._loop + 1, share
         return self._run(self._loop)
 
     @abstractmethod
@@ -203,7 +213,8 @@ class BatchStream(ABC):
                 batch = finish()  # where this fails, the stream stays before this batch
                 pending.popleft()
                 self._position, self._present = stop, after
-                yield batch
+                share = None if self._cuts_early else self._part
+                yield batch if share is None else share.cut(batch)
 
     def _begin(self) -> Tensor:
         """The order (n,) of the present epoch; the generator is then ready for the next batch."""

@@ -56,19 +56,20 @@ class Wrapping:
 
     Args:
         model: as its training loop calls it.
+        through: what it is trained through instead, where that wraps a module that holds it.
 
     Attributes:
         model: the plain module.
         ranks: the processes that train it.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, through: nn.Module | None = None) -> None:
         self.model = unwrapped(model)
         self._through: list[DistributedDataParallel] = []
         self._is_sharded = isinstance(self.model, nn.Module) and is_fully_sharded(self.model)
         self.ranks = Ranks()
         if isinstance(self.model, nn.Module):
-            self.attach(model)
+            self.attach(model if through is None else through)
 
     def attach(self, model: nn.Module) -> None:
         """The model is trained through this from now on.

@@ -13,6 +13,7 @@ from growthring.graph.candidates import inside
 from growthring.graph.compare import Failure, compare
 from growthring.graph.follow import Scaled, Sizes
 from growthring.graph.groups import Law
+from growthring.graph.isolation import settings_of
 from growthring.graph.places import Place
 from growthring.graph.probe import Probe
 from growthring.graph.rehearse import innermost
@@ -60,7 +61,8 @@ def copy_at(probe: Probe, attributes: Mapping[Place, Sizes | Scaled]) -> nn.Modu
     """The model at the probe's small widths, or what the user's `build` makes of them."""
     if probe.build is None:
         return empty_copy(probe.model, probe.specs, attributes, probe.full, probe.small)
-    copied = probe.build()
+    with settings_of(probe.model):
+        copied = probe.build()
     if not isinstance(copied, nn.Module):
         raise InputError(f"build(widths) returned a {type(copied).__name__}, not an nn.Module.")
     return copied

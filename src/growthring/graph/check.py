@@ -73,7 +73,8 @@ def _check_module(where: str, module: nn.Module) -> None:
         raise UnsupportedModelError(
             f"{where} is wrapped in {kind}. "
             + (
-                "Its replicas cannot follow a growth: use DistributedDataParallel."
+                "Plan the plain module (model.module), and train it in DistributedDataParallel, which "
+                "gr.Grower takes."
                 if isinstance(module, nn.DataParallel)
                 else "Plan the plain module (model.module); gr.Grower takes the wrapped one, as a whole."
             )

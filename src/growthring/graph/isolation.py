@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from growthring.core.defaults import default_settings
 from growthring.graph.snapshot import Snapshot
 
 Inputs = TypeVar("Inputs")
@@ -128,6 +129,9 @@ def own_settings() -> Iterator[None]:
     Tensors made in inference mode could never be trained; autocast keeps casts of the weights, which are
     others afterwards. `callers_settings` has the defaults back, for the user's own code.
     """
+    if _CALLERS.get() is not None:  # they are ours already
+        yield
+        return
     torch.clear_autocast_cache()
     device, dtype = torch.get_default_device(), torch.get_default_dtype()
     token = _CALLERS.set((device, dtype))
@@ -137,7 +141,7 @@ def own_settings() -> Iterator[None]:
             for kind in ("cpu", "cuda", "xpu", "mps", "hpu", "xla"):
                 if torch.is_autocast_enabled(kind):
                     stack.enter_context(torch.autocast(kind, enabled=False))
-            stack.enter_context(_defaults(torch.device("cpu"), torch.float32))
+            stack.enter_context(default_settings(torch.device("cpu"), torch.float32))
             yield
     finally:
         _CALLERS.reset(token)
@@ -148,18 +152,28 @@ def own_settings() -> Iterator[None]:
 def callers_settings() -> Iterator[None]:
     """The caller's default device and type of numbers, inside of `own_settings`."""
     callers = _CALLERS.get()
-    with contextlib.nullcontext() if callers is None else _defaults(*callers):
+    if callers is None:
         yield
+        return
+    token = _CALLERS.set(None)
+    try:
+        with default_settings(*callers):
+            yield
+    finally:
+        _CALLERS.reset(token)
 
 
 @contextlib.contextmanager
-def _defaults(device: torch.device, dtype: torch.dtype) -> Iterator[None]:
-    before = torch.get_default_dtype()
-    try:
-        torch.set_default_dtype(dtype)
-        # a device as a context is seen by every call of torch: only where it makes a difference
-        is_same = torch.get_default_device() == device
-        with contextlib.nullcontext() if is_same else device:
-            yield
-    finally:
-        torch.set_default_dtype(before)
+def settings_of(model: nn.Module, device: torch.device | None = None) -> Iterator[None]:
+    """Default device and type of numbers are a model's, for code that builds another one like it.
+
+    Args:
+        model: the one that it shall be like.
+        device: instead of the model's.
+    """
+    like = next((p for p in model.parameters() if p.is_floating_point()), None)
+    if like is None or like.dtype.itemsize < 2:  # torch makes nothing of eight bits by default
+        yield
+        return
+    with default_settings(device or like.device, like.dtype):
+        yield

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from growthring.checkpoint.onetensor import to_tensor
 from growthring.core.presets import preset_named
 from growthring.core.rings import RingMap
 from growthring.core.variance import Mode
@@ -36,11 +37,12 @@ from growthring.growing.report import GrowthReport
 from growthring.growing.searching import Search, SearchBatches
 from growthring.growing.stage import grow_stage
 from growthring.growing.streaming import check_growth_of_shards
+from growthring.growing.states import states_of
 from growthring.growing.subjects import Subjects, rings_until
 from growthring.growing.trials import Trials
 from growthring.methods import GrowthMethod
 from growthring.methods.base import Loss
-from growthring.planning.layouts import layout_notes
+from growthring.planning.layouts import inductor_notes, layout_notes
 from growthring.planning.plan import Plan
 
 
@@ -73,6 +75,7 @@ class Grower:
         batches: (inputs, targets) for methods that search on data: something to iterate over anew at
             every growth (a DataLoader), or a function from a seed to such a thing.
         loss: from outputs and targets to a scalar, for the same methods.
+        through: what the model is trained through, where a module that holds it was wrapped: see `attach`.
 
     >>> import growthring as gr
     >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
@@ -102,8 +105,9 @@ class Grower:
         unknown_state: Literal["refuse", "reset"] = "refuse",
         batches: SearchBatches | None = None,
         loss: Loss | None = None,
+        through: nn.Module | None = None,
     ) -> None:
-        wrapping = Wrapping(model)
+        wrapping = Wrapping(model, through)
         model = wrapping.model
         with wrapping.ranks.together():
             check_model(model, may_shard=True)
@@ -132,7 +136,7 @@ class Grower:
                 Pace(plan, stage, highest_rate(optimizers)),
             )
             self._subjects.pace.fading = len(self._subjects.main.fades)
-            for note in layout_notes(plan, model):
+            for note in [*layout_notes(plan, model), *inductor_notes(plan, model)]:
                 warnings.warn(note, GrowthWarning, stacklevel=2)
             if not self.is_full:
                 with own_settings():
@@ -196,6 +200,11 @@ class Grower:
     def is_complete(self) -> bool:
         """Whether the model has its full size and nothing is fading in: it is all that its state_dict says."""
         return self.is_full and not self.fading_norms
+
+    @property
+    def num_steps(self) -> int:
+        """Training steps so far, by `step()`; those of earlier stages included."""
+        return self._subjects.pace.step
 
     def step(self) -> StepReport:
         """Tells that a training step was taken: once after each `optimizer.step()`, it is all that a loop needs.
@@ -299,6 +308,23 @@ class Grower:
         """
         return remembered(self._subjects)
 
+    def state_tensor(self) -> torch.Tensor:
+        """`state_dict` as one tensor of bytes, for `dcp.save`; `gr.read_growth` is the way back."""
+        return to_tensor(self.state_dict())
+
+    def states(self, options: Any = None) -> dict[str, Any]:
+        """The model ("model"), its optimizers ("optim") and averages for `torch.distributed.checkpoint`.
+
+        To save: `dcp.save({**grower.states(), "growth": grower.state_tensor()}, checkpoint_id=path)`. To load:
+        `grower.load_state_dict(gr.read_growth(path))`, and then `dcp.load(grower.states(), checkpoint_id=path)`.
+
+        Args:
+            options: a `StateDictOptions` of torch.
+        """
+        subjects = self._subjects
+        averages = [each.module for each in subjects.averages]
+        return states_of(self.model, averages, self.optimizers, options)
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Brings the model (and its averages) to the saved stage's shapes.
 
@@ -316,3 +342,5 @@ class Grower:
         seed = self.generator.initial_seed() if self._is_seeded else "not given"
         settings |= {**self._subjects.place, "the generator's seed": seed}
         self._subjects.plan = self._subjects.accord.reach(self.plan, settings, when)
+        if not self._is_seeded:  # so that whichever process saves it, it is the first one's
+            self.generator.set_state(self._subjects.ranks.from_first(self.generator.get_state))

@@ -18,11 +18,11 @@ from growthring.distributed.wrapping import unwrapped
 from growthring.errors import GrowthStepError, InputError
 from growthring.graph.agree import disagreement
 from growthring.graph.groups import TensorSpec
-from growthring.graph.resize import named_tensors
+from growthring.graph.resize import copy_with, named_tensors
 from growthring.methods import GrowthMethod, Paired, make_method
-from growthring.optim.firststate import check_plain
 from growthring.optim.geometry import ParameterRings
 from growthring.optim.held import held_optimizers
+from growthring.optim.prepared import plain_optimizer
 from growthring.planning.plan import Plan
 
 Optimizers = torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None
@@ -56,9 +56,14 @@ def _check_numbers(model: nn.Module, plan: Plan, stage: int) -> None:
         a for spec in plan.groups.specs.values() for axis in spec.axes for a in (axis, *refs(axis))
     }
     sizes = {(size(axis, widths), size(axis, full)) for axis in axes}
-    twin = plan.empty_model(stage)
+    twin, inputs = plan.empty_model(stage), plan.example_inputs
+    if plan.is_meta:  # compared where the plan's is
+        model = copy_with(
+            model, {n: t.detach().to("meta") for n, t in named_tensors(model).items()}
+        )
+        inputs = plan.inputs_for(twin)
     difference = disagreement(
-        model, twin, plan.example_inputs, plan.outputs, [(n, m) for n, m in sizes if n != m]
+        model, twin, inputs, plan.outputs, [(n, m) for n, m in sizes if n != m]
     )
     if difference is not None:
         place, held, wanted = difference
@@ -113,13 +118,18 @@ def check_widths(saved: Sequence[Mapping[str, int]], plan: Plan) -> None:
 
 
 def highest_rate(optimizers: Iterable[torch.optim.Optimizer]) -> float:
-    """The highest learning rate of all parameter groups; a rate in a tensor is not waited for.
+    """The highest learning rate of all parameter groups; one on an accelerator is not waited for.
 
     >>> highest_rate([torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.5)])
     0.5
     """
-    rates = [group.get("lr") for one in optimizers for group in one.param_groups]
-    return max((float(rate) for rate in rates if isinstance(rate, (int, float))), default=0.0)
+    rates = [group.get("lr", 0.0) for one in optimizers for group in one.param_groups]
+    known = (rate for rate in rates if isinstance(rate, (int, float)) or _is_at_hand(rate))
+    return max((float(rate) for rate in known), default=0.0)
+
+
+def _is_at_hand(rate: Any) -> bool:
+    return isinstance(rate, torch.Tensor) and rate.device.type == "cpu" and rate.numel() == 1
 
 
 def check_optimizers(model: nn.Module, optimizer: Any) -> list[torch.optim.Optimizer]:
@@ -129,10 +139,10 @@ def check_optimizers(model: nn.Module, optimizer: Any) -> list[torch.optim.Optim
         raise InputError(f"optimizer is a {type(given).__name__}, not a torch optimizer.")
     own = {id(p) for p in model.parameters()}
     optimizers: list[torch.optim.Optimizer] = []
-    for one in given:
-        if not isinstance(one, torch.optim.Optimizer):
-            raise InputError(f"optimizer holds a {type(one).__name__}, not a torch optimizer.")
-        check_plain(one)
+    for item in given:
+        if not isinstance(item, torch.optim.Optimizer):
+            raise InputError(f"optimizer holds a {type(item).__name__}, not a torch optimizer.")
+        one = plain_optimizer(item)
         if any(one is other for other in optimizers):
             raise InputError(f"the same {type(one).__name__} is given twice.")
         held = [id(p) for group in one.param_groups for p in group["params"]]
@@ -152,7 +162,8 @@ def check_optimizers(model: nn.Module, optimizer: Any) -> list[torch.optim.Optim
             )
         optimizers.append(one)
     # What a wrapper drives grows too, after it: the wrapper knows all of a state that they share.
-    inner = {id(o): o for one in optimizers for o in held_optimizers(one)}
+    held_inside = [plain_optimizer(o) for one in optimizers for o in held_optimizers(one)]
+    inner = {id(o): o for o in held_inside}
     return [o for o in optimizers if id(o) not in inner] + list(inner.values())
 
 

@@ -53,3 +53,4 @@ def _take_up(subjects: Subjects, stage: int, state: Mapping[str, Any]) -> None:
     subjects.tell_rings()
     subjects.generator.set_state(state["generator"])
     subjects.pace.load_state_dict(state.get("pace", {}), stage, len(subjects.main.fades))
+    subjects.pace.is_saved = True  # just so

@@ -21,7 +21,8 @@ from growthring.graph.resize import named_tensors
 from growthring.graph.restore import set_data
 from growthring.growing.fading import Fades
 from growthring.methods.base import Step
-from growthring.planning.plan import Plan, call_build
+from growthring.planning.factories import call_build
+from growthring.planning.plan import Plan
 
 
 class GrowingModule:
@@ -66,7 +67,7 @@ class GrowingModule:
                 tensor.grad = on_whole(gradient, widen)
         refit(self.module)
         refresh(self.module)
-        self._follow(step)
+        self.follow(step)
         self.fades.extend(step.plan.groups.statistics, step.before, step.after)
 
     def enter(self, step: Step) -> None:
@@ -79,13 +80,14 @@ class GrowingModule:
         }
         self.install(step, grown, {})
 
-    def _follow(self, step: Step) -> None:
+    def follow(self, step: Step) -> None:
+        """Lets attributes that hold sizes follow a step, forwards or backwards."""
         plan = self.plan
         if plan.build is None:
             follow_attributes(self.module, plan.groups.attributes, step.before, step.after)
             return
         old, new = (
-            call_build(plan.build, plan.groups.named(widths))
+            call_build(plan.build, plan.groups.named(widths), self.module)
             for widths in (step.before, step.after)
         )
         adopt_attributes(self.module, old, new)

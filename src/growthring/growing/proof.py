@@ -56,10 +56,11 @@ def prove(plan: Plan, method: GrowthMethod) -> None:
     if not exact:
         return
     asked = {(tried.name, tried.mode) for tried, _ in exact}
-    inputs = tree_map(widened, plan.example_inputs)
+    example = plan.inputs_for(_twin(plan, False)) if plan.is_meta else plan.example_inputs
+    inputs = tree_map(widened, example)
     lifts = runs(_twin(plan, True), inputs, plan.outputs, False, _LIFTED)
     if not lifts:  # some kernels take no 64 bits, some code no other arithmetic
-        inputs, plain = plan.example_inputs, Arithmetic()
+        inputs, plain = example, Arithmetic()
         exact = [(tried, plain) for tried, _ in exact if tried == Paired("off")]
         if not runs(_twin(plan, False), inputs, plan.outputs, False, plain):
             return  # the plan's model has changed since (a table was filled): `grow` measures the seed
@@ -78,8 +79,8 @@ def _differs(plan: Plan, stage: int) -> bool:
 
 def _twin(plan: Plan, lifts: bool) -> nn.Module:
     """The seed, in 64 bits if it `lifts`, all of its values moved at random: what is zero hides mistakes."""
-    seed = plan.build_seed()
     generator = torch.Generator().manual_seed(0)
+    seed = plan.build_seed(generator=generator)
     statistics = {n: s.kind for n, s in plan.groups.specs.items() if s.kind in ("mean", "variance")}
     tensors = {}
     for name, tensor in named_tensors(seed).items():

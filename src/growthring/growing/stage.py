@@ -18,6 +18,7 @@ from growthring.growing.searching import Search
 from growthring.growing.streaming import add_noise, divisors_of, grown_tensors
 from growthring.growing.subjects import Subjects
 from growthring.growing.trials import Trials
+from growthring.planning.programs import drop_programs
 
 
 def grow_stage(
@@ -78,6 +79,7 @@ def grow_stage(
         subjects.pace.enter(subjects.stage, len(main.fades))
         torch.clear_autocast_cache()  # an open autocast would go on with casts of the old weights
         subjects.wrapping.renew()
+        drop_programs(each.module for each in subjects.modules)
         report = outcome.report(growth, len(main.fades), [*notes, *told])
     subjects.accord.hold()
     return report

@@ -11,7 +11,8 @@ from growthring.graph.follow import follow_attributes
 from growthring.graph.resize import copy_with, named_tensors
 from growthring.methods.base import Job, Step
 from growthring.methods.rescale import constant_of
-from growthring.planning.plan import Plan, built
+from growthring.planning.factories import built
+from growthring.planning.plan import Plan
 
 
 def searching_copy(model: nn.Module) -> nn.Module:
@@ -45,7 +46,7 @@ def widened_copy(job: Job, step: Step, given: Mapping[str, Tensor]) -> nn.Module
         twin = copy_with(job.model, tensors)
         follow_attributes(twin, plan.groups.attributes, step.before, step.after)
     else:
-        twin = built(plan.build, plan.groups.named(step.after), tensors)
+        twin = built(plan.build, plan.groups.named(step.after), job.model, tensors)
     return twin.eval().requires_grad_(False)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Unpack
 
 import torch
@@ -14,6 +14,9 @@ from torch.optim.optimizer import ParamsT
 from growthring.optim.ages import corrections, differ, settled_age
 from growthring.optim.base import RingOptimizer
 from growthring.optim.options import RingOptions
+from growthring.optim.rescaling import in_layout
+from growthring.optim.ringbatch import CACHE_ENTRIES
+from growthring.optim.shards import parts
 
 # Of parameters whose ring steps share their calls; portions that a cache holds are cut from it.
 BATCH_ENTRIES = 1 << 22
@@ -32,8 +35,8 @@ class Adam(RingOptimizer, torch.optim.Adam):
     Args:
         params: parameters or parameter groups; groups may have ring options of their own.
         lr, betas, eps, weight_decay, amsgrad, foreach, maximize, capturable, differentiable, fused,
-            decoupled_weight_decay: as in torch (capturable, differentiable and fused without a
-            Grower only). Decoupled weight decay goes with the ring's rate.
+            decoupled_weight_decay: as in torch (capturable and differentiable without a
+            Grower only; fused with `ages="shared"`). Decoupled weight decay goes with the ring's rate.
         rings: see `RingOptions`.
 
     >>> w = torch.nn.Parameter(torch.zeros(2))
@@ -81,16 +84,32 @@ class Adam(RingOptimizer, torch.optim.Adam):
         self._init_rings(rings)
 
     def _step_group(self, group: dict[str, Any]) -> None:
+        if group["fused"]:
+            self._align_state(group)
         lists: list[list[Any]] = [[] for _ in range(6)]
         has_complex = self._init_group(group, *lists)
         if not group["amsgrad"]:
             lists[4] = [None] * len(lists[0])
-        split = self._split(group, lists, BATCH_ENTRIES)
+        if group["fused"]:
+            lists[1] = list(map(in_layout, *lists[:2]))
+        split = self._split(group, lists, CACHE_ENTRIES if group["fused"] else BATCH_ENTRIES)
+        self._torch_step(group, split.plain, has_complex)
+        for part in split.ringed:
+            if group["fused"]:
+                with self._rescaled(group, part[0]):
+                    self._torch_step(group, part, has_complex)
+            else:
+                self._ring_step(group, part[0], *parts(*part))
+
+    def _torch_step(
+        self, group: dict[str, Any], lists: Sequence[list[Any]], has_complex: bool
+    ) -> None:
+        """Torch's own step."""
+        params, grads, means, squares, largest, steps = parts(*lists)
         beta1, beta2 = group["betas"]
-        plain, their_grads, means, squares, largest, steps = split.plain
         adam(
-            plain,
-            their_grads,
+            params,
+            grads,
             means,
             squares,
             largest if group["amsgrad"] else [],
@@ -111,8 +130,6 @@ class Adam(RingOptimizer, torch.optim.Adam):
             found_inf=getattr(self, "found_inf", None),
             decoupled_weight_decay=group["decoupled_weight_decay"],
         )
-        for part in split.ringed:
-            self._ring_step(group, *part)
 
     def _is_ringed_now(self, group: Mapping[str, Any], parameter: Tensor) -> bool:
         """Whether rates differ, or bias corrections do: those of old rings are 1, as torch's for the whole."""
@@ -126,6 +143,7 @@ class Adam(RingOptimizer, torch.optim.Adam):
     def _ring_step(
         self,
         group: dict[str, Any],
+        owners: list[Tensor],
         params: list[Tensor],
         grads: list[Tensor],
         means: list[Tensor],
@@ -139,10 +157,10 @@ class Adam(RingOptimizer, torch.optim.Adam):
         m / ((√v + ε√b₂) · b₁ / (lr·f_k·√b₂)), it takes as many passes over memory as torch's.
         """
         beta1, beta2 = (float(beta) for beta in group["betas"])
-        batch, decay, lr = self._batch(params), group["weight_decay"], group["lr"]
-        rates = self._factors(group, params) * lr
+        batch, decay, lr = self._batch(owners), group["weight_decay"], group["lr"]
+        rates = self._factors(group, owners) * lr
         torch._foreach_add_(steps, torch.tensor(1.0))
-        table = self._ages(group, params)
+        table = self._ages(group, owners)
         first = corrections(beta1, table, rates)
         second = corrections(beta2, table, rates).sqrt_()
         scales = first / (rates * second)
@@ -150,7 +168,7 @@ class Adam(RingOptimizer, torch.optim.Adam):
         still = rates == 0  # divided by infinity: no update
         tables = [scales.masked_fill(still, 0), offsets.masked_fill(still, math.inf)]
         decays = bool(decay != 0 and group["decoupled_weight_decay"])
-        if decays and any(self._ring_rates.has_factors(group, p) for p in params):
+        if decays and any(self._ring_rates.has_factors(group, p) for p in owners):
             tables.append(1 - rates * decay)
         lists: list[list[Any]] = [params, grads, means, squares]
         if group["amsgrad"]:

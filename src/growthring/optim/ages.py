@@ -36,7 +36,7 @@ def corrections(beta: float, table: Sequence[tuple[float, ...]], like: Tensor) -
     [[0.5, 0.75]]
     """
     known = {row: [1 - beta**age for age in row] for row in dict.fromkeys(table)}
-    return torch.tensor([known[row] for row in table], dtype=like.dtype).to(
+    return torch.tensor([known[row] for row in table], dtype=like.dtype, device="cpu").to(
         like.device, non_blocking=True
     )
 

@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from growthring.core.defaults import default_settings
 from growthring.core.presets import PresetName
 from growthring.errors import InputError
 from growthring.optim.ages import ages
 from growthring.optim.geometry import ParameterRings
+from growthring.optim.initial import is_initialising
 from growthring.optim.options import (
     DEFAULTS,
     RingOptions,
     check_options,
     complete,
+    keep_rate_tensors,
     loaded_groups,
     option,
-    saved_groups,
     settle,
 )
-from growthring.optim.ringbatch import RingBatch
-from growthring.optim.ringrates import CACHE_ENTRIES, RingRates, buckets
+from growthring.optim.rescaling import Rescaling, in_layout
+from growthring.optim.ringbatch import CACHE_ENTRIES, RingBatch, buckets
+from growthring.optim.ringrates import RingRates
+from growthring.optim.saving import PLACE, check_saved, packed, unpacked
+from growthring.optim.shards import Sums
+
+_HOST = torch.device("cpu")
 
 
 class RingOptimizer(Optimizer):
@@ -45,7 +53,7 @@ class RingOptimizer(Optimizer):
 
     def _init_rings(self, given: RingOptions) -> None:
         """Checks the options and writes them to every group (groups may bring their own)."""
-        options = complete(given)
+        options = {**complete(given), PLACE: None}
         self.defaults |= options
         for group in self.param_groups:
             for name, value in options.items():
@@ -69,6 +77,7 @@ class RingOptimizer(Optimizer):
         for group in self.param_groups:
             for name, value in DEFAULTS.items():
                 group.setdefault(name, self.defaults.get(name, value))
+            group.setdefault(PLACE, None)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One step.
@@ -76,16 +85,29 @@ class RingOptimizer(Optimizer):
         Args:
             closure: reevaluates the model and returns the loss.
         """
-        with torch.set_grad_enabled(bool(self.defaults.get("differentiable"))):
-            loss = None
-            if closure is not None:
-                with torch.enable_grad():
-                    loss = closure()
-            self._begin()
-            for group in self.param_groups:
-                self._step_group(group)
-            self._end()
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        is_differentiable = bool(self.defaults.get("differentiable"))
+        # numbers of steps belong on the host, where torch would put them on the default device
+        with torch.set_grad_enabled(is_differentiable), default_settings(_HOST):
+            if closure is None and is_initialising(self):
+                with self._ring_rates.no_step():
+                    self._step_groups()
+            else:
+                self._begin()
+                with self._ring_rates.totals(self._sums()):
+                    self._check_rules()
+                    self._step_groups()
+                self._end()
+            if self._rings_have_state:
+                self._ring_rates.complete_births()
         return loss
+
+    def _step_groups(self) -> None:
+        for group in self.param_groups:
+            self._step_group(group)
 
     def _step_group(self, group: dict[str, Any]) -> None:
         """The step of one parameter group."""
@@ -97,17 +119,32 @@ class RingOptimizer(Optimizer):
         self, rings: Mapping[Tensor, ParameterRings], preset: PresetName = "default"
     ) -> None:
         """Tells the optimizer the rings of its parameters; the preset decides what was left to it."""
-        for group in self.param_groups:
-            for name in ("fused", "capturable", "differentiable"):
-                if group.get(name):
-                    raise InputError(
-                        f"{type(self).__name__}({name}=True) takes one rate for a whole parameter, so it "
-                        f"cannot know rings. Leave {name} out, or use torch.optim.{type(self).__name__} "
-                        "with the Grower, which then only carries its state."
-                    )
+        settled = [dict(group) for group in self.param_groups]
+        settle(settled, preset, self._preset_options)
+        for group in settled:
+            self._check_kernels(group)
         settle(self.param_groups, preset, self._preset_options)
         self._preset = preset
         self._ring_rates.bind(rings)
+
+    def _check_kernels(self, group: Mapping[str, Any]) -> None:
+        """Refuses settings of torch's under which a parameter cannot have more than one rate, or age."""
+        name = type(self).__name__
+        if group.get("fused") and "fused" not in self.defaults:
+            raise no_kernel(name)
+        for setting in ("capturable", "differentiable"):
+            if group.get(setting):
+                raise InputError(
+                    f"{name}({setting}=True) takes one rate for a whole parameter, so it cannot know rings. "
+                    f"Leave {setting} out, or use torch.optim.{name} with the Grower, which then only "
+                    "carries its state."
+                )
+        if group.get("fused") and self._rings_have_state and option(group, "ages") == "ring":
+            raise InputError(
+                f"{name}(fused=True) corrects the bias of a whole parameter for one age, so it cannot keep "
+                "ages='ring' (the paper's; the plan's preset decides where nothing is said). Pass "
+                f"ages='shared' to {name}, or leave fused out."
+            )
 
     # Diagnostics.
 
@@ -139,10 +176,9 @@ class RingOptimizer(Optimizer):
     # Saving and loading.
 
     def state_dict(self) -> dict[str, Any]:
-        """As torch's, with the births of the rings and the rates so far under "rings"."""
-        state = super().state_dict()
-        saved_groups(state["param_groups"])
-        return {**state, "rings": self._ring_rates.state_dict()}
+        """As torch's, with the births of the rings and the rates so far under "rings" of each group."""
+        self._ring_rates.before_saving()
+        return packed(super().state_dict(), self._ring_rates.state_dict())
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """As torch's; also takes a state_dict of the torch counterpart.
@@ -150,12 +186,13 @@ class RingOptimizer(Optimizer):
         Raises:
             InputError: it is of other widths or another number of rings; nothing is changed then.
         """
-        rings = state_dict.get("rings")
-        self._ring_rates.check_state(state_dict)
-        groups = loaded_groups(self.param_groups, list(state_dict["param_groups"]))
-        super().load_state_dict({"state": state_dict["state"], "param_groups": groups})
-        if rings is not None:
-            self._ring_rates.load_state_dict(rings)
+        state, saved, record = unpacked(state_dict)
+        check_saved(self._ring_rates, self, state_dict, record)
+        groups = loaded_groups(self.param_groups, saved)
+        rates = [group["lr"] for group in self.param_groups]
+        super().load_state_dict({"state": state, "param_groups": groups})
+        keep_rate_tensors(self.param_groups, rates)
+        self._ring_rates.take_up(record)
 
     # For `step` of the subclasses.
 
@@ -192,13 +229,21 @@ class RingOptimizer(Optimizer):
     def _begin(self) -> None:
         """Before a step; nothing has been changed if it raises."""
         self._check_gradients()
+        self._ring_rates.forget_initial()
         if not self._ring_rates:
             return
         self._ring_rates.begin_step()
+
+    def _sums(self) -> Sums:
+        """What a subclass has to know of whole parameters that are cut into shards; the same on all processes."""
+        return ()
+
+    def _check_rules(self) -> None:
+        if not self._ring_rates:
+            return
         for group in self.param_groups:
-            if callable(
-                group["rate_adaptation"]
-            ):  # a user's code may fail: better now than half-way
+            # a user's code may fail: better now than half-way
+            if callable(group["rate_adaptation"]):
                 ringed = [p for p in group["params"] if self._ring_rates.has_factors(group, p)]
                 for parameters in buckets(ringed):
                     self._ring_rates.factors(group, parameters)
@@ -229,6 +274,22 @@ class RingOptimizer(Optimizer):
             parts.append([[vs[i] for i in chosen] for vs in lists])
         return _Split(plain, parts)
 
+    def _align_state(self, group: Mapping[str, Any]) -> None:
+        """Gives state the memory layout of its parameter, on which fused kernels rely."""
+        for p in group["params"]:
+            state = self.state.get(p, {})
+            for key, value in state.items():
+                if isinstance(value, Tensor) and value.shape == p.shape:
+                    state[key] = in_layout(p, value)
+
+    @contextlib.contextmanager
+    def _rescaled(self, group: dict[str, Any], parameters: Sequence[Tensor]) -> Iterator[None]:
+        """A step of torch's fused kernels inside, whose movements are scaled ring by ring afterwards."""
+        rescaling = Rescaling(self._ring_rates)
+        rescaling.begin(group, parameters)
+        yield
+        rescaling.end()
+
     def _factors(self, group: Mapping[str, Any], parameters: Sequence[Tensor]) -> Tensor:
         return self._ring_rates.factors(group, parameters)
 
@@ -241,6 +302,14 @@ class RingOptimizer(Optimizer):
 
     def _batch(self, parameters: Sequence[Tensor]) -> RingBatch:
         return self._ring_rates.batch(parameters)
+
+
+def no_kernel(name: str) -> InputError:
+    """The refusal of fused=True where torch has no such kernel."""
+    return InputError(
+        f"{name}(fused=True): torch has no fused kernel for it. Leave fused out; SGD, Adam and AdamW of "
+        "gr.optim take it."
+    )
 
 
 class _Split:

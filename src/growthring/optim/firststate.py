@@ -21,8 +21,6 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from growthring.errors import InputError
-
 _SIZES = (3, 5, 7, 11, 13, 2)
 
 
@@ -43,19 +41,9 @@ class FirstState:
     is_flat: bool = False
 
 
-def check_plain(optimizer: Optimizer) -> None:
-    """Refuses an optimizer that stands for another one, or holds a share of the parameters only."""
-    kind = type(optimizer)
-    if any(c.__name__ == "ZeroRedundancyOptimizer" for c in kind.__mro__):
-        raise InputError(
-            f"{kind.__name__} spreads its state over processes, and growing that is not supported. Use a "
-            "plain torch optimizer on every process."
-        )
-    for name in ("param_groups", "state"):
-        if name not in vars(optimizer):
-            raise InputError(
-                f"{kind.__name__} has no '{name}' of its own: it stands for another optimizer. Pass that one."
-            )
+def is_shared(optimizer: Optimizer) -> bool:
+    """Whether the state of one parameter is about all of them, as LBFGS keeps it."""
+    return hasattr(optimizer, "_numel_cache")
 
 
 class CannotTell(Exception):
@@ -78,7 +66,7 @@ def first_state_of(
     shape = _SIZES[: parameter.dim()]
     generator = torch.Generator().manual_seed(0)
     start, gradient = (
-        (0.5 + torch.rand(shape, generator=generator, dtype=torch.float64)).to(
+        (0.5 + torch.rand(shape, generator=generator, dtype=torch.float64, device="cpu")).to(
             parameter.device, parameter.dtype
         )
         for _ in range(2)
@@ -91,7 +79,7 @@ def first_state_of(
         raise CannotTell(f"{type(error).__name__}: {error}") from error
     result = {}
     for key, value in still.items():
-        if not isinstance(value, Tensor) or value.numel() <= 1:
+        if type(value) not in (Tensor, torch.nn.Parameter) or value.numel() <= 1:
             continue
         is_flat = len(shape) > 1 and tuple(value.shape) == (start.numel(),)
         value = value.view(shape) if is_flat else value
@@ -110,6 +98,24 @@ def first_state_of(
         ):
             result[key] = FirstState(axes, None, 0, is_flat)
     return result
+
+
+def state_of_new(optimizer: Optimizer, group: dict[str, Any], parameter: Tensor) -> dict[str, Any]:
+    """The state that `optimizer` gives to a new parameter of exactly this shape, whose gradient is zero.
+
+    Raises:
+        CannotTell: as in `first_state_of`.
+
+    >>> w = torch.nn.Parameter(torch.ones(2))
+    >>> optimizer = torch.optim.SGD([w], lr=0.1, momentum=0.9)
+    >>> state_of_new(optimizer, optimizer.param_groups[0], w)["momentum_buffer"]
+    tensor([0., 0.])
+    """
+    still = torch.zeros_like(parameter.detach())
+    try:
+        return _first_state(optimizer, group, still, still.clone())[0]
+    except Exception as error:
+        raise CannotTell(f"{type(error).__name__}: {error}") from error
 
 
 def _probe(
@@ -168,13 +174,20 @@ def _first_state(
     """State and value of a dummy after its first step, by an optimizer that shares nothing it changes."""
     dummy = torch.nn.Parameter(start.clone())
     probe = _probe(optimizer, group, dummy, {})
-    with torch.random.fork_rng(devices=[]):
+    if callable(train := getattr(probe, "train", None)):
+        train()  # schedule-free optimizers take no step in the other mode, which they begin in
+    # an optimizer may compile its step, and a dummy is not worth that
+    with torch.random.fork_rng(devices=[]), torch.compiler.set_stance("force_eager"):
         try:
             dummy.grad = gradient
             probe.step()
         except RuntimeError:  # SparseAdam
             dummy.grad = gradient.to_sparse(1) if gradient.dim() > 1 else gradient.to_sparse()
             probe.step()
+        except TypeError:  # it wants a closure; LBFGS would make several steps of one
+            if is_shared(optimizer):
+                raise
+            probe.step(lambda: 0.0)
     return dict(probe.state.get(dummy, {})), dummy.detach()
 
 

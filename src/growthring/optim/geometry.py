@@ -15,12 +15,15 @@ always add in the same order.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 
 import torch
 from torch import Tensor
+
+from growthring.optim.shards import is_cut, local, positions
 
 # More runs in the rest than this, or shorter runs of rows, and the calls cost more than the passes over
 # memory that they save.
@@ -77,7 +80,7 @@ def _one_hot(ring: Tensor, num_rings: int, like: Tensor) -> Tensor:
 
 
 class RingGeometry:
-    """The rings of one parameter as a matrix (rows, rest).
+    """The rings of one parameter as a matrix (rows, rest); of one that is cut, of the part that is here.
 
     Args:
         rings: the parameter's rings.
@@ -97,12 +100,15 @@ class RingGeometry:
     def __init__(
         self, rings: ParameterRings, parameter: Tensor, by_runs: bool | None = None
     ) -> None:
-        real = as_real(parameter)
-        axes = [
-            axis.cpu() for axis in rings.axes
-        ]  # what is found out about them takes place on the host
+        real = as_real(local(parameter))
+        # what is found out about them takes place on the host
+        axes = [axis.cpu() for axis in rings.axes]
+        if is_cut(parameter):
+            places = positions(parameter, rings.name)
+            axes = [axis[place] for axis, place in zip(axes, places, strict=True)]
         if parameter.is_complex():
             axes.append(torch.zeros(2, dtype=torch.int64, device="cpu"))
+        self._whole = [*rings.axes, *axes[len(rings.axes) :]]
         zero = torch.zeros(1, dtype=torch.int64, device="cpu")
         rows = axes[0] if axes else zero
         rest = zero
@@ -122,7 +128,9 @@ class RingGeometry:
         on_cpu = real.device.type == "cpu"
         is_long = real.numel() >= MIN_RUN_ENTRIES * len(run_rings) or len(run_rings) == 1
         most = (
-            max(PORTION_ENTRIES // len(rest), 1) if on_cpu and by_runs is not False else len(rows)
+            max(PORTION_ENTRIES // max(len(rest), 1), 1)
+            if on_cpu and by_runs is not False
+            else len(rows)
         )
         self.pieces: list[tuple[int, int | Tensor]] = []
         if on_cpu and is_long if by_runs is None else by_runs:
@@ -147,15 +155,15 @@ class RingGeometry:
         self._fold = _one_hot(cells, self.num_rings, like)  # (columns × rings, rings)
 
     def squares(self, values: Tensor) -> Tensor:
-        """Sum of squares over each ring.
+        """Sum of squares over each ring, of the part that is here.
 
         Args:
-            values: of the parameter's shape.
+            values: of the parameter's shape, or its part's.
 
         Returns:
             (rings,)
         """
-        matrix = as_real(values).reshape(self.rows, len(self._rest))
+        matrix = as_real(local(values)).reshape(self.rows, len(self._rest))
         if self._sum_by_runs:
             parts = matrix.split(self.rest_lengths, dim=1)
             lines = [torch.linalg.vector_norm(part, dim=1, dtype=self.dtype) for part in parts]
@@ -168,10 +176,9 @@ class RingGeometry:
 
     @cached_property
     def counts(self) -> list[int]:
-        """Number of entries of each ring; 1 for a ring that has none, so that it can divide."""
+        """Entries of each ring of the whole parameter; 1 for a ring that has none, so that it can divide."""
         within = [
-            int((self._rows <= k).sum()) * int((self._rest <= k).sum())
-            for k in range(self.num_rings)
+            math.prod(int((axis <= k).sum()) for axis in self._whole) for k in range(self.num_rings)
         ]
         return [max(b - a, 1) for a, b in itertools.pairwise([0, *within])]
 
@@ -189,6 +196,8 @@ class RingGeometry:
             vectors: (numbers, rings of rows, rest), for each entry of `index`.
         """
         count = len(vectors)
+        if not self.pieces:
+            return []  # nothing is here
         if not self.shape:
             return [lambda: vectors.view(count).unbind()]
         lines = vectors.view(count, -1, *self.shape[1:])

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from growthring.errors import GrowthStepError
+from growthring.optim.packed import packs
 
 
 def held_optimizers(optimizer: Optimizer) -> list[Optimizer]:
@@ -38,6 +39,8 @@ def refuse_hidden(
     shapes = {shape: name for name, shape in named if math.prod(shape) > 1}
     ids = {id(p) for p in own}
     places = {k: v for k, v in vars(optimizer).items() if k not in ("state", "param_groups")}
+    if packs(optimizer):
+        places.pop("name2qmap", None)  # code books, of 256 entries whatever the parameters are
     for number, group in enumerate(optimizer.param_groups):
         places |= {f"param_groups[{number}].{k}": v for k, v in group.items() if k != "params"}
     for place, value in places.items():

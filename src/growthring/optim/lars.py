@@ -11,10 +11,11 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
 from growthring.errors import InputError
-from growthring.optim.base import RingOptimizer
+from growthring.optim.base import RingOptimizer, no_kernel
 from growthring.optim.options import RingOptions
-from growthring.optim.ringrates import buckets
+from growthring.optim.ringbatch import buckets
 from growthring.optim.sgd import momentum_updates
+from growthring.optim.shards import Sums, is_cut, keep, local, locals_of, parts
 
 
 class LARS(RingOptimizer, Optimizer):
@@ -32,6 +33,7 @@ class LARS(RingOptimizer, Optimizer):
         momentum, dampening, weight_decay, nesterov, maximize: as in `torch.optim.SGD`.
         trust_coefficient: τ; None in a group leaves r at 1 there (biases and norms, say).
         foreach: accepted as in torch; all devices use the foreach form.
+        fused: not True, as torch has no kernel for it.
         rings: see `RingOptions`.
 
     >>> w = torch.nn.Parameter(torch.tensor([3.0, 4.0]))
@@ -58,8 +60,11 @@ class LARS(RingOptimizer, Optimizer):
         trust_coefficient: float | None = 0.001,
         maximize: bool = False,
         foreach: bool | None = None,
+        fused: bool | None = None,
         **rings: Unpack[RingOptions],
     ) -> None:
+        if fused:
+            raise no_kernel("LARS")
         if not lr >= 0 or not momentum >= 0 or not weight_decay >= 0:
             raise InputError(
                 f"lr={lr!r}, momentum={momentum!r}, weight_decay={weight_decay!r}: none is below 0."
@@ -86,27 +91,62 @@ class LARS(RingOptimizer, Optimizer):
 
     def _step(self, group: dict[str, Any], params: list[Tensor]) -> None:
         """Parameters of one device and type."""
-        grads = [p.grad for p in params if p.grad is not None]
+        owners = params
+        params, grads = parts(owners, [p.grad for p in owners])
         decay, trust = group["weight_decay"], group["trust_coefficient"]
         if group["maximize"]:
             grads = list(torch._foreach_neg(grads))
         scaled = list(torch._foreach_add(grads, params, alpha=decay)) if decay else list(grads)
         if trust is not None:
-            weights = torch.stack(torch._foreach_norm(params))
-            norms = torch.stack(torch._foreach_norm(grads))
+            weights, norms = self._norms(owners, params, grads)
             ratios = trust * weights / (norms + decay * weights + 1e-8)
             ratios = torch.where((weights > 0) & (norms > 0), ratios, 1.0)
             scaled = list(torch._foreach_mul(scaled, list(ratios.unbind())))
-        buffers = [self.state[p].get("momentum_buffer") for p in params]
+        buffers = locals_of(self.state[p].get("momentum_buffer") for p in owners)
         plain = {**group, "maximize": False, "weight_decay": 0}
         updates = momentum_updates(plain, params, scaled, buffers)
         if group["momentum"] != 0:
-            for p, buffer in zip(params, buffers, strict=True):
-                self.state[p]["momentum_buffer"] = buffer
-        split = self._split(group, [params, updates])
-        plain_params, plain_updates = split.plain
+            for p, buffer in zip(owners, buffers, strict=True):
+                keep(self.state[p], "momentum_buffer", buffer, p)
+        split = self._split(group, [owners, params, updates])
+        _, plain_params, plain_updates = split.plain
         if plain_params:
             torch._foreach_add_(plain_params, torch._foreach_mul(plain_updates, -group["lr"]))
-        for ringed, theirs in split.ringed:
+        for ringed, here, theirs in split.ringed:
             rates = self._factors(group, ringed) * group["lr"]
-            self._batch(ringed).addcmul_(ringed, theirs, rates)
+            self._batch(ringed).addcmul_(here, theirs, rates)
+
+    def _sums(self) -> Sums:
+        return [
+            ("norms", p, _squares(p, p.grad))
+            for group in self.param_groups
+            if group["trust_coefficient"] is not None
+            for p in group["params"]
+            if is_cut(p)
+        ]
+
+    def _norms(
+        self, owners: list[Tensor], params: list[Tensor], grads: list[Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """Of whole weights and gradients, (parameters,)."""
+        if not any(map(is_cut, owners)):
+            return torch.stack(torch._foreach_norm(params)), torch.stack(torch._foreach_norm(grads))
+        rows = []
+        for owner, w, g in zip(owners, params, grads, strict=True):
+            total = self._ring_rates.total("norms", owner)
+            rows.append(_squares(w, g) if total is None else total)
+        weights, norms = torch.stack(rows).sqrt_().unbind(1)
+        return weights, norms
+
+
+def _squares(weight: Tensor, gradient: Tensor | None) -> Tensor:
+    """‖w‖² and ‖g‖² of what is here; a gradient that is not there is 0."""
+    w = local(weight.detach())
+    wide = torch.float32 if w.dtype.itemsize < 4 else None
+    norms = [torch.linalg.vector_norm(w, dtype=wide)]
+    if gradient is None:
+        norms.append(torch.zeros_like(norms[0]))
+    else:
+        _, (g,) = parts([weight], [gradient])
+        norms.append(torch.linalg.vector_norm(g, dtype=wide))
+    return torch.stack(norms).square_()

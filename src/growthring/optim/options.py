@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict
+
+from torch import Tensor
 
 from growthring.core.presets import preset_named
 from growthring.errors import InputError
@@ -139,13 +141,6 @@ def settle(
         group |= {name: value for name, value in decided.items() if _is_open(group.get(name))}
 
 
-def saved_groups(groups: list[dict[str, Any]]) -> None:
-    """Makes the groups of a state_dict plain data: code is not saved."""
-    for group in groups:
-        if callable(group.get("rate_adaptation")):
-            group["rate_adaptation"] = "callable"
-
-
 def loaded_groups(
     groups: list[dict[str, Any]], saved: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
@@ -158,6 +153,20 @@ def loaded_groups(
             merged["rate_adaptation"] = own["rate_adaptation"]
         result.append(merged)
     return result + list(saved[len(result) :])
+
+
+def keep_rate_tensors(groups: list[dict[str, Any]], before: Sequence[Any]) -> None:
+    """Writes loaded rates into the tensors that held them before: a compiled step and others read those.
+
+    Args:
+        groups: after the loading.
+        before: the `lr` of each group before it.
+    """
+    for group, rate in zip(groups, before, strict=False):
+        if isinstance(rate, Tensor):
+            loaded = group["lr"]
+            rate.copy_(loaded) if isinstance(loaded, Tensor) else rate.fill_(loaded)
+            group["lr"] = rate
 
 
 def option(group: Mapping[str, Any], name: str) -> Any:

@@ -14,6 +14,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from growthring.errors import InputError
+from growthring.optim.initial import is_initialising
+from growthring.optim.prepared import plain_optimizer
 from growthring.optim.wrap import ring_rates_of
 
 QUANTITIES = ("rate_factor", "weight_norm", "gradient_norm")
@@ -47,6 +49,7 @@ class RingRecorder:
     def __init__(
         self, optimizer: Optimizer, every: int = 1, names: Sequence[str] | None = None
     ) -> None:
+        optimizer = plain_optimizer(optimizer)
         ring_rates = ring_rates_of(optimizer)
         if ring_rates is None:
             raise InputError(
@@ -64,7 +67,7 @@ class RingRecorder:
     @torch.no_grad()
     def _record(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         ring_rates = self._ring_rates
-        if not ring_rates or ring_rates.steps % self._every:
+        if not ring_rates or ring_rates.steps % self._every or is_initialising(optimizer):
             return
         tables = (ring_rates.rate_factors(), ring_rates.weight_norms(), ring_rates.gradient_norms())
         record: dict[str, dict[str, Tensor]] = {}

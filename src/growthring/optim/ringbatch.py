@@ -5,13 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from growthring.optim.geometry import PORTION_ENTRIES, RingGeometry, as_real
+from growthring.optim.shards import local
 
 Parts = list[Tensor]
+# A step is several passes over memory: on a CPU, all of them over one portion at a time.
+CACHE_ENTRIES = 1 << 19
 
 
 class RingBatch:
@@ -92,6 +96,15 @@ class RingBatch:
             else:  # a small rate is nothing in half precision, so the product is made in single
                 torch._foreach_sub_(goals, torch._foreach_mul(factors, parts))
 
+    def lerp_(self, targets: Sequence[Tensor], ends: Sequence[Tensor], shares: Tensor) -> None:
+        """Target += share · (end − target), with the shares of each parameter's rings, (parameters, rings)."""
+        for _, (goals, parts), (factors,) in self.portions([targets, ends], [shares]):
+            if self.real_dtype == self.dtype:
+                torch._foreach_lerp_(goals, parts, factors)
+            else:  # in single precision
+                for goal, part, factor in zip(goals, parts, factors, strict=True):
+                    goal.copy_(torch.lerp(goal.to(self.dtype), part.to(self.dtype), factor))
+
     def divide_by_(
         self,
         chosen: slice,
@@ -128,7 +141,7 @@ class RingBatch:
             (n, *g.shape[1:]) if g.shape else () for g in self.geometries for n, _ in g.pieces
         ]
         sizes = [math.prod(shape) for shape in shapes]
-        room = torch.empty(max(sizes), dtype=self.dtype)
+        room = torch.empty(max(sizes, default=0), dtype=self.dtype, device=self.device)
         pairs = zip(shapes, sizes, strict=True)
         return [room[:size].view(shape) for shape, size in pairs]
 
@@ -141,3 +154,19 @@ class RingBatch:
         """Target *= number, a number for each ring."""
         for _, (goals,), (factors,) in self.portions([targets], [numbers]):
             torch._foreach_mul_(goals, factors)
+
+
+def buckets(
+    parameters: Sequence[Tensor], most_entries: float = CACHE_ENTRIES
+) -> list[list[Tensor]]:
+    """Parameters by device and type, on the CPU at most so many entries together, or one parameter."""
+    result: dict[tuple[Any, ...], list[Tensor]] = {}
+    portion, size = 0, 0
+    for p in parameters:
+        if p.device.type == "cpu":
+            entries = local(p.detach()).numel()
+            size += entries
+            if size > most_entries:
+                portion, size = portion + 1, entries
+        result.setdefault((p.device, p.dtype, portion), []).append(p)
+    return list(result.values())

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from growthring.core.wording import counted
 from growthring.errors import InputError
 from growthring.optim.geometry import ParameterRings, RingGeometry
+from growthring.optim.initial import initialise
 from growthring.optim.options import option, scales_output
-from growthring.optim.ringbatch import RingBatch
+from growthring.optim.ringbatch import RingBatch, buckets
 from growthring.optim.rules import apply_rule, new_ring_factors, own_schedule
-
-# A step is several passes over memory: on a CPU, all of them over one portion at a time.
-CACHE_ENTRIES = 1 << 19
+from growthring.optim.shards import Sums, is_cut, local, summed
 
 
 class RingRates:
@@ -38,6 +37,10 @@ class RingRates:
         self.births: list[int] = [0]
         self.steps = 0
         self._history: list[list[float]] = []
+        self._is_initial = False  # all state is of a step that was none
+        self._is_idle = False  # during such a step
+        self._num_complete = 0  # parameters whose state has births
+        self._totals: dict[tuple[str, int], Tensor] = {}  # by name and parameter, during a step
         self._geometries: dict[tuple[Any, ...], RingGeometry] = {}
         self._batches: dict[tuple[Any, ...], RingBatch] = {}
 
@@ -81,6 +84,83 @@ class RingRates:
         """Counts the step that ends."""
         self.steps += 1
 
+    @contextlib.contextmanager
+    def totals(self, more: Sums = ()) -> Iterator[None]:
+        """Inside, sums over whole parameters that are cut into shards are known: of their rings' squares, and more.
+
+        Collective where there are such parameters, once for all of them; what is asked for goes by options and
+        rings alone, so all processes ask for the same.
+
+        Args:
+            more: (name, parameter, sums over the part that is here).
+        """
+        sums = [*self._adapting_sums(), *more]
+        found = summed([p for _, p, _ in sums], [values for _, _, values in sums])
+        names = [(name, id(p)) for name, p, _ in sums]
+        self._totals = dict(zip(names, found, strict=True))
+        try:
+            yield
+        finally:
+            self._totals = {}
+
+    def _adapting_sums(self) -> Sums:
+        return [
+            ("weights", p, self.geometry(p).squares(p.detach()))
+            for group in self._optimizer.param_groups
+            if self.rings and option(group, "rate_adaptation") is not None
+            for p in group["params"]
+            if is_cut(p) and p in self.rings and self.rings[p].adapts and self.rings[p].has_rings
+        ]
+
+    def total(self, name: str, parameter: Tensor) -> Tensor | None:
+        """What `totals` found; None of a parameter that is all here."""
+        return self._totals.get((name, id(parameter)))
+
+    def squares(self, name: str, parameters: Sequence[Tensor], values: Sequence[Tensor]) -> Tensor:
+        """Sums of squares of every ring of whole parameters, (parameters, rings).
+
+        Args:
+            name: of those that `totals` knows.
+            parameters: of one device and type.
+            values: of their shapes, or their parts'.
+        """
+        rows = []
+        for p, tensor in zip(parameters, values, strict=True):
+            row = self.total(name, p)
+            assert row is not None or self._is_idle or not is_cut(p), "outside of totals()"
+            rows.append(self.geometry(p).squares(tensor) if row is None else row)
+        return torch.stack(rows)
+
+    @contextlib.contextmanager
+    def no_step(self) -> Iterator[None]:
+        """Around a step that is none (`is_initialising`): it knows no rings, and what it leaves is noted."""
+        rings, self.rings, self._is_idle = self.rings, {}, True
+        self._forget()
+        try:
+            yield
+            self.note_initial()
+        finally:
+            self.rings, self._is_idle = rings, False
+            self._forget()
+
+    def note_initial(self) -> None:
+        """All state is of a step that was none."""
+        self._is_initial = True
+
+    def complete_births(self) -> None:
+        """Gives births to all state, so that all has the same keys: what loads goes by those that are there."""
+        state = self._optimizer.state
+        if self.num_rings > 1 and self._num_complete != len(state):
+            for entry in state.values():
+                entry.setdefault("births", (0,) * self.num_rings)
+            self._num_complete = len(state)
+
+    def forget_initial(self) -> None:
+        """Drops state that a step has made which was none: before the next one, and before a growth."""
+        if self._is_initial:
+            self._optimizer.state.clear()
+            self._is_initial, self._num_complete = False, 0
+
     def may_have_factors(self, group: Mapping[str, Any]) -> bool:
         """Whether any option of the group makes rates differ from `lr`: one question for all of its parameters."""
         return (
@@ -111,12 +191,13 @@ class RingRates:
         """The parameter's rings; all of it is the seed's where no Grower has said otherwise."""
         if parameter in self.rings:
             return self.rings[parameter]
-        axes = tuple(torch.zeros(n, dtype=torch.int64) for n in parameter.shape)
+        axes = tuple(torch.zeros(n, dtype=torch.int64, device="cpu") for n in parameter.shape)
         return ParameterRings("", axes, self.num_rings, adapts=False)
 
     def _forget(self) -> None:
         # not emptied: a growth that is undone has the old ones back
         self._geometries, self._batches = {}, {}
+        self._num_complete = 0
 
     def geometry(self, parameter: Tensor) -> RingGeometry:
         """Where its rings lie, kept until rings, shape, type or memory layout change."""
@@ -132,7 +213,7 @@ class RingRates:
             if len(self._batches) > 2 * len(self.rings) + 64:  # sets of gradients that never repeat
                 self._batches.clear()
             geometries = [self.geometry(p) for p in parameters]
-            self._batches[key] = RingBatch(geometries, parameters[0])
+            self._batches[key] = RingBatch(geometries, local(parameters[0]))
         return self._batches[key]
 
     def factors(self, group: Mapping[str, Any], parameters: Sequence[Tensor]) -> Tensor:
@@ -148,8 +229,8 @@ class RingRates:
         rule = option(group, "rate_adaptation")
         adapting = [i for i, r in enumerate(rings) if r.adapts and r.has_rings]
         if rule is not None and adapting:
-            squares = [batch.geometries[i].squares(parameters[i].detach()) for i in adapting]
-            norms = torch.stack(squares).sqrt_()
+            chosen = [parameters[i] for i in adapting]
+            norms = self.squares("weights", chosen, [p.detach() for p in chosen]).sqrt_()
             adapted = apply_rule(rule, norms, [rings[i].name for i in adapting])
             if len(adapting) == len(rings):
                 table = adapted
@@ -189,10 +270,11 @@ class RingRates:
     def rate_factors(self) -> dict[str, Tensor]:
         """Factor on `lr` for every ring of every parameter, by name."""
         result: dict[str, Tensor] = {}
-        for group in self._optimizer.param_groups:
-            for parameters in buckets([p for p in group["params"] if p in self.rings]):
-                table = self.factors(group, parameters)
-                result |= {self.rings[p].name: f for p, f in zip(parameters, table, strict=True)}
+        with self.totals():
+            for group in self._optimizer.param_groups:
+                for parameters in buckets([p for p in group["params"] if p in self.rings]):
+                    names = [self.rings[p].name for p in parameters]
+                    result |= zip(names, self.factors(group, parameters), strict=True)
         return result
 
     def weight_norms(self) -> dict[str, Tensor]:
@@ -204,13 +286,21 @@ class RingRates:
         return self._norms(lambda p: p.grad)
 
     def _norms(self, of: Callable[[Tensor], Tensor | None]) -> dict[str, Tensor]:
-        result = {}
-        for p, rings in self.rings.items():
-            values = of(p)
-            if values is not None:
-                dense = values.to_dense() if values.is_sparse else values
-                result[rings.name] = self.geometry(p).squares(dense).sqrt()
-        return result
+        held = {p: values for p in self.rings if (values := of(p)) is not None}
+        squares = [
+            self.geometry(p).squares(values.to_dense() if values.is_sparse else values)
+            for p, values in held.items()
+        ]
+        totals = summed(list(held), squares)
+        return {self.rings[p].name: total.sqrt() for p, total in zip(held, totals, strict=True)}
+
+    def before_saving(self) -> None:
+        """Makes room for state that a growth has reset: what loads it has such room, and asks for all of it."""
+        if self.num_rings == 1 or self._optimizer.state:
+            return
+        groups = self._optimizer.param_groups
+        if any(p.grad is not None for group in groups for p in group["params"]):
+            initialise(self._optimizer)  # without gradients torch does it
 
     def state_dict(self) -> dict[str, Any]:
         """Births, steps and rates so far: plain numbers."""
@@ -218,12 +308,14 @@ class RingRates:
             "births": list(self.births),
             "steps": self.steps,
             "history": [list(history) for history in self._history],
+            "is_initial": self._is_initial,
         }
 
     def take(self, other: RingRates, memo: dict[int, Any]) -> None:
         """Becomes a copy of another one, with the parameters that `memo` has for the other's."""
         self.rings = copy.deepcopy(other.rings, memo)
         self.load_state_dict(other.state_dict())
+        self._is_initial = other._is_initial
 
     def __getstate__(self) -> dict[str, Any]:
         return {
@@ -232,43 +324,13 @@ class RingRates:
             "_geometries": {},
         }  # of views of parameters: a copy makes its own
 
-    def check_state(self, state_dict: Mapping[str, Any]) -> None:
-        """Refuses a state_dict of other widths or of another number of rings."""
-        self._check_shapes(state_dict)
-        state = state_dict.get("rings")
-        if state is None:
-            return
-        missing = [key for key in ("births", "steps", "history") if key not in state]
-        if missing:
-            raise InputError(
-                f"the saved rings lack '{missing[0]}': not whole, or not from gr.optim."
-            )
-        num_saved = len(state["births"])
-        if self and num_saved != self.num_rings:
-            raise InputError(
-                f"the saved optimizer knows {counted(num_saved, 'ring')}, the model has {self.num_rings}. "
-                "Bring the model to the saved stage first: grower.load_state_dict(...), then the optimizer's."
-            )
-
-    def _check_shapes(self, state_dict: Mapping[str, Any]) -> None:
-        groups, saved = self._optimizer.param_groups, state_dict["param_groups"]
-        if [len(g["params"]) for g in groups] != [len(g["params"]) for g in saved]:
-            return  # torch says it
-        own = [p for group in groups for p in group["params"]]
-        ids = [i for group in saved for i in group["params"]]
-        for parameter, i in zip(own, ids, strict=True):
-            for key, value in state_dict["state"].get(i, {}).items():
-                if not isinstance(value, Tensor) or value.dim() != parameter.dim():
-                    continue
-                pairs = zip(value.shape, parameter.shape, strict=True)
-                if any(n not in (1, m) for n, m in pairs):
-                    rings = self.rings.get(parameter)
-                    name = f"'{rings.name}'" if rings else f"parameter {i}"
-                    raise InputError(
-                        f"the saved '{key}' of {name} is {tuple(value.shape)}, the parameter "
-                        f"{tuple(parameter.shape)}: the state is of other widths. Bring the model to "
-                        "the saved stage first: grower.load_state_dict(...), then the optimizer's."
-                    )
+    def take_up(self, record: Mapping[str, Any] | None) -> None:
+        """Takes up a saved record, if there is one, after the optimizer took up its state."""
+        if record is not None:
+            self.load_state_dict(record)
+        self._num_complete = 0
+        self._is_initial = record is not None and bool(record.get("is_initial"))
+        self.forget_initial()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes up a saved record."""
@@ -280,18 +342,3 @@ class RingRates:
 def _key(parameter: Tensor) -> tuple[Any, ...]:
     p = parameter
     return (id(p), p.shape, p.dtype, p.device, p.is_contiguous())
-
-
-def buckets(
-    parameters: Sequence[Tensor], most_entries: float = CACHE_ENTRIES
-) -> list[list[Tensor]]:
-    """Parameters by device and type, on the CPU at most so many entries together, or one parameter."""
-    result: dict[tuple[Any, ...], list[Tensor]] = {}
-    portion, size = 0, 0
-    for p in parameters:
-        if p.device.type == "cpu":
-            size += p.numel()
-            if size > most_entries:
-                portion, size = portion + 1, p.numel()
-        result.setdefault((p.device, p.dtype, portion), []).append(p)
-    return list(result.values())

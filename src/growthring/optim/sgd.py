@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Unpack
 
 import torch
@@ -10,8 +10,11 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 from torch.optim.sgd import sgd
 
+from growthring.errors import InputError
 from growthring.optim.base import RingOptimizer
 from growthring.optim.options import RingOptions
+from growthring.optim.rescaling import in_layout
+from growthring.optim.shards import keep, parts
 
 
 class SGD(RingOptimizer, torch.optim.SGD):
@@ -21,7 +24,7 @@ class SGD(RingOptimizer, torch.optim.SGD):
         params: parameters or parameter groups; groups may have ring options of their own.
         lr: η_0, which any scheduler may change.
         momentum, dampening, weight_decay, nesterov, maximize, foreach, differentiable, fused: as in
-            torch (differentiable and fused without a Grower only). Weight decay is part of the
+            torch (differentiable without a Grower only). Weight decay is part of the
             gradient, so its rate is the ring's too.
         rings: see `RingOptions`.
 
@@ -65,18 +68,60 @@ class SGD(RingOptimizer, torch.optim.SGD):
         )
         self._init_rings(rings)
 
+    def _check_kernels(self, group: Mapping[str, Any]) -> None:
+        super()._check_kernels(group)
+        small = [p for p in group["params"] if p.dtype.itemsize < 4 and p.device.type == "cpu"]
+        if group["fused"] and small:
+            raise InputError(
+                f"SGD(fused=True) with weights of {small[0].dtype} on a CPU: the kernel of torch leaves most "
+                "of them as they are, without an error (seen in 2.13). Leave fused out, or keep the weights in "
+                "float32 and use autocast."
+            )
+
     def _step_group(self, group: dict[str, Any]) -> None:
+        if group["fused"]:
+            self._align_state(group)
         params: list[Tensor] = []
         grads: list[Tensor] = []
         buffers: list[Tensor | None] = []
         has_sparse = self._init_group(group, params, grads, buffers)
         if group["momentum"] == 0:
             buffers = [None] * len(params)
-        split = self._split(group, [params, grads, buffers])
+        lists: list[list[Any]] = [params, grads, buffers]
+        if group["fused"]:
+            lists[1] = list(map(in_layout, params, grads))
+        split = self._split(group, lists)
+        here = [parts(*some) for some in (split.plain, *split.ringed)]
+        self._torch_step(group, here[0], has_sparse)
+        for (owners, *_), part in zip(split.ringed, here[1:], strict=True):
+            if group["fused"]:
+                with self._rescaled(group, owners):
+                    self._torch_step(group, part, has_sparse)
+            else:
+                self._ring_step(group, owners, *part)
+        if group["momentum"] != 0:
+            for (ps, *_), (_, _, bs) in zip((split.plain, *split.ringed), here, strict=True):
+                for p, buffer in zip(ps, bs, strict=True):
+                    keep(self.state[p], "momentum_buffer", buffer, p)
+
+    def _torch_step(
+        self, group: dict[str, Any], lists: Sequence[list[Any]], has_sparse: bool
+    ) -> None:
+        """Torch's own step; buffers are filled where they hold None."""
+        params, grads, buffers = lists
+        firsts = [buffer is None for buffer in buffers]
+        if group["fused"] and any(firsts) and not all(firsts):  # a fused call takes one kind
+            for kind in (True, False):
+                chosen = [i for i, is_first in enumerate(firsts) if is_first is kind]
+                some = [[values[i] for i in chosen] for values in lists]
+                self._torch_step(group, some, has_sparse)
+                for i, buffer in zip(chosen, some[2], strict=True):
+                    buffers[i] = buffer
+            return
         sgd(
-            split.plain[0],
-            split.plain[1],
-            split.plain[2],
+            params,
+            grads,
+            buffers,
             weight_decay=group["weight_decay"],
             momentum=group["momentum"],
             lr=group["lr"],
@@ -89,24 +134,19 @@ class SGD(RingOptimizer, torch.optim.SGD):
             grad_scale=getattr(self, "grad_scale", None),
             found_inf=getattr(self, "found_inf", None),
         )
-        for part in split.ringed:
-            self._ring_step(group, *part)
-        if group["momentum"] != 0:
-            for ps, _, bs in [split.plain, *split.ringed]:
-                for p, buffer in zip(ps, bs, strict=True):
-                    self.state[p]["momentum_buffer"] = buffer
 
     def _ring_step(
         self,
         group: dict[str, Any],
+        owners: list[Tensor],
         params: list[Tensor],
         grads: list[Tensor],
         buffers: list[Tensor | None],
     ) -> None:
         """The step of parameters that have rings; `buffers` is filled where it holds None."""
-        rates = self._factors(group, params) * group["lr"]
+        rates = self._factors(group, owners) * group["lr"]
         updates = momentum_updates(group, params, grads, buffers)
-        self._batch(params).addcmul_(params, updates, rates)
+        self._batch(owners).addcmul_(params, updates, rates)
 
 
 def momentum_updates(

@@ -23,9 +23,10 @@ from growthring.core.wording import counted
 from growthring.distributed.shards import gathered, is_shard, shard_like
 from growthring.errors import GrowthStepError
 from growthring.optim.ages import born
-from growthring.optim.firststate import CannotTell, FirstState, first_state_of
+from growthring.optim.firststate import CannotTell, FirstState, first_state_of, is_shared
 from growthring.optim.held import held_optimizers, refuse_hidden, tensors_in
 from growthring.optim.options import option
+from growthring.optim.packed import Packing
 
 Regrow = Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
 
@@ -74,11 +75,16 @@ def grow_state(
         Notes for the report.
     """
     refuse_hidden(optimizer, {p: (how.name, how.shape) for p, how in grown.items()})
+    for one in (optimizer, *held_optimizers(optimizer)):
+        ring_rates = getattr(one, "_ring_rates", None)
+        if ring_rates is not None:
+            ring_rates.forget_initial()
     sharing = [o for o in (optimizer, *held_optimizers(optimizer)) if o.state is optimizer.state]
     before = {p: dict(values) for p, values in optimizer.state.items()}
     after: dict[Tensor, dict[str, Any] | None] = {}
     copies: dict[str, dict[Tensor, Tensor]] = {}
     reset: list[str] = []
+    packing = Packing(optimizer)
     for group in optimizer.param_groups:
         first_states = _FirstStates(optimizer, group)
         for p in group["params"]:
@@ -89,8 +95,9 @@ def grow_state(
                 after[p] = None
                 continue
             try:
-                if how is not None or _is_shared(optimizer):
-                    after[p], own_copies = _grow(optimizer, state, p, how, first_states)
+                if how is not None or is_shared(optimizer):
+                    plain = packing.unpacked(state)
+                    after[p], own_copies = _grow(optimizer, plain, p, how, first_states)
                     for key, value in own_copies.items():
                         copies.setdefault(key, {})[p] = value
             except GrowthStepError as error:
@@ -103,17 +110,38 @@ def grow_state(
                 after[p] = {**(after.get(p) or state), "births": born(state, num_rings)}
     for key, values in copies.items():
         _take_the_same_step(key, values, grown, regrow, after)
+    _pack(optimizer, packing, before, after, grown)
     for p, entries in after.items():
         if entries is None:
             del optimizer.state[p]
         else:
             optimizer.state[p] = entries
-    if _is_shared(optimizer):
+    if is_shared(optimizer):
         optimizer._numel_cache = None  # type: ignore[attr-defined]
     name = type(optimizer).__name__
-    return (
+    told = (
         [f"{name}: state of {counted(len(reset), 'parameter')} reset; {reset[0]}"] if reset else []
     )
+    return [*packing.notes, *told]
+
+
+def _pack(
+    optimizer: Optimizer,
+    packing: Packing,
+    before: Mapping[Tensor, Mapping[str, Any]],
+    after: dict[Tensor, dict[str, Any] | None],
+    grown: Mapping[Tensor, Grown],
+) -> None:
+    """Packs what grew again, where the optimizer keeps its state in fewer bits."""
+    for group in packing.groups:
+        for p in group["params"]:
+            entries, how = after.get(p), grown.get(p)
+            if entries is not None and how is not None:
+                try:
+                    after[p] = packing.packed(group, p, entries, (before[p], how.shape))
+                except CannotTell as error:
+                    key, problem = next(iter(entries)), f"cannot be packed again ({error})"
+                    raise _unknown(optimizer, key, how, problem) from error
 
 
 def _take_the_same_step(
@@ -139,11 +167,6 @@ def drop_state(optimizer: Optimizer, parameters: Iterable[Tensor]) -> None:
         values = optimizer.state.get(p, {}).values() if p in optimizer.state else ()
         if any(isinstance(v, Tensor) and v.dim() and v.shape != p.shape for v in values):
             del optimizer.state[p]
-
-
-def _is_shared(optimizer: Optimizer) -> bool:
-    """Whether the state of one parameter is about all of them, as LBFGS keeps it."""
-    return hasattr(optimizer, "_numel_cache")
 
 
 class _FirstStates:
@@ -195,7 +218,9 @@ def _grow(
             continue
         if first is None or tuple(value.shape) != _shape(first, old_shape):
             problem = f"has shape {tuple(value.shape)}, the parameter {old_shape}"
-            if tuple(value.shape) == old_shape:
+            if type(value) is not Tensor and first is None:
+                problem = f"is a {type(value).__name__}, a tensor of its own kind"
+            elif tuple(value.shape) == old_shape:
                 problem = (
                     "is no constant and no copy of the weights in a new parameter's first step"
                 )

@@ -7,21 +7,23 @@ from collections.abc import Mapping
 from typing import Any, TypeVar, Unpack
 
 import torch
-from torch import Tensor
 from torch.optim import Optimizer
 
 from growthring.errors import InputError
 from growthring.optim.base import RingOptimizer
-from growthring.optim.firststate import CannotTell, check_plain, first_state_of
-from growthring.optim.geometry import as_real
+from growthring.optim.firststate import CannotTell, first_state_of
+from growthring.optim.initial import is_initialising
 from growthring.optim.options import (
     RingOptions,
     check_options,
     complete,
+    keep_rate_tensors,
     loaded_groups,
-    saved_groups,
 )
-from growthring.optim.ringrates import RingRates, buckets
+from growthring.optim.prepared import plain_optimizer
+from growthring.optim.rescaling import Rescaling
+from growthring.optim.ringrates import RingRates
+from growthring.optim.saving import PLACE, check_saved, packed, unpacked
 
 AnyOptimizer = TypeVar("AnyOptimizer", bound=Optimizer)
 
@@ -39,21 +41,26 @@ def with_rings(optimizer: AnyOptimizer, **rings: Unpack[RingOptions]) -> AnyOpti
         rings: see `RingOptions`; groups may have options of their own.
 
     Returns:
-        The same optimizer, with `rate_factors`, `weight_norms` and `gradient_norms` as in `gr.optim`.
+        The same optimizer, with `rate_factors`, `weight_norms` and `gradient_norms` as in `gr.optim`; of one that
+        `accelerator.prepare` returned, the optimizer inside has them.
 
     >>> w = torch.nn.Parameter(torch.ones(2))
     >>> optimizer = with_rings(torch.optim.RMSprop([w], lr=0.1), rate_adaptation="norm")
     >>> optimizer.rate_factors()  # no Grower yet
     {}
     """
+    _add_rings(plain_optimizer(optimizer), rings)
+    return optimizer
+
+
+def _add_rings(optimizer: Optimizer, rings: RingOptions) -> None:
     if isinstance(optimizer, RingOptimizer):
         raise InputError(
             f"{type(optimizer).__name__} of gr.optim knows rings; pass it the options."
         )
-    check_plain(optimizer)
     if ring_rates_of(optimizer) is not None:
         raise InputError(f"this {type(optimizer).__name__} has rings already.")
-    options = complete(rings)
+    options = {**complete(rings), PLACE: None}
     for group in optimizer.param_groups:
         check_options({**options, **group})
         _check_formula(optimizer, group)
@@ -62,7 +69,6 @@ def with_rings(optimizer: AnyOptimizer, **rings: Unpack[RingOptions]) -> AnyOpti
         for name, value in options.items():
             group.setdefault(name, value)
     _Rescaler(optimizer)
-    return optimizer
 
 
 def _check_formula(optimizer: Optimizer, group: dict[str, Any]) -> None:
@@ -87,13 +93,20 @@ def ring_rates_of(optimizer: Optimizer) -> RingRates | None:
     return ring_rates if isinstance(ring_rates, RingRates) else None
 
 
+def _numbers(group: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in group.items() if isinstance(value, (int, float))}
+
+
 class _Rescaler:
     """Hooks around `step`, `state_dict` and `load_state_dict` of an optimizer."""
 
     def __init__(self, optimizer: Optimizer) -> None:
         self._ring_rates = RingRates(optimizer)
-        self._before: list[tuple[dict[str, Any], list[Tensor], list[Tensor], Tensor]] = []
+        self._rescaling = Rescaling(self._ring_rates)
         self._loaded: Mapping[str, Any] | None = None
+        self._rates: list[Any] = []
+        # the groups before a step that is none (`is_initialising`), which may count in them
+        self._untouched: list[dict[str, Any]] | None = None
         self._optimizer, self._add = optimizer, optimizer.add_param_group
         optimizer.add_param_group = self._add_group  # type: ignore[method-assign]
         optimizer.__deepcopy__ = self._copy  # type: ignore[attr-defined]
@@ -103,6 +116,7 @@ class _Rescaler:
         optimizer.gradient_norms = self._ring_rates.gradient_norms  # type: ignore[attr-defined]
         optimizer.register_step_pre_hook(self._begin)
         optimizer.register_step_post_hook(self._end)
+        optimizer.register_state_dict_pre_hook(lambda _: self._ring_rates.before_saving())
         optimizer.register_state_dict_post_hook(self._save)
         optimizer.register_load_state_dict_pre_hook(self._check)
         optimizer.register_load_state_dict_post_hook(self._load)
@@ -110,45 +124,46 @@ class _Rescaler:
     @torch.no_grad()
     def _begin(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """Keeps the ringed parameters and the factors that their values give."""
-        self._before = []
+        self._rescaling.forget()
+        self._untouched = None
+        self._ring_rates.forget_initial()
+        if is_initialising(optimizer):
+            self._untouched = [_numbers(group) for group in optimizer.param_groups]
+            return
         if not self._ring_rates:
             return
         self._ring_rates.begin_step()
-        for group in optimizer.param_groups:
-            ringed = [p for p in group["params"] if self._ring_rates.has_factors(group, p)]
-            for params in buckets(ringed):
-                factors = self._ring_rates.factors(group, params)
-                self._before.append((group, params, [p.detach().clone() for p in params], factors))
+        with self._ring_rates.totals():
+            for group in optimizer.param_groups:
+                self._rescaling.begin(group, group["params"])
 
     @torch.no_grad()
     def _end(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if not self._ring_rates:
-            return
-        for _, params, before, factors in self._before:
-            values, old = list(map(as_real, params)), list(map(as_real, before))
-            moved = list(torch._foreach_sub(old, values))
-            torch._foreach_copy_(values, old)
-            self._ring_rates.batch(params).addcmul_(values, moved, factors)
-        self._before = []
-        self._ring_rates.end_step()
+        self._rescaling.end()
+        if self._untouched is not None:
+            self._ring_rates.note_initial()
+            for group, numbers in zip(optimizer.param_groups, self._untouched, strict=True):
+                group |= numbers
+        elif self._ring_rates:
+            self._ring_rates.end_step()
 
     def _add_group(self, param_group: dict[str, Any]) -> None:
         check_options({**self._optimizer.defaults, **param_group})
         self._add(param_group)
 
     def _save(self, optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
-        saved_groups(state["param_groups"])
-        return {**state, "rings": self._ring_rates.state_dict()}
+        return packed(state, self._ring_rates.state_dict())
 
     def _check(self, optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
-        self._ring_rates.check_state(state)
-        self._loaded = state.get("rings")
-        groups = loaded_groups(optimizer.param_groups, list(state["param_groups"]))
-        return {"state": state["state"], "param_groups": groups}
+        entries, saved, self._loaded = unpacked(state)
+        check_saved(self._ring_rates, optimizer, state, self._loaded)
+        self._rates = [group.get("lr") for group in optimizer.param_groups]
+        groups = loaded_groups(optimizer.param_groups, saved)
+        return {"state": entries, "param_groups": groups}
 
     def _load(self, optimizer: Optimizer) -> None:
-        if self._loaded is not None:
-            self._ring_rates.load_state_dict(self._loaded)
+        keep_rate_tensors(optimizer.param_groups, self._rates)
+        self._ring_rates.take_up(self._loaded)
 
     def _copy(self, memo: dict[int, Any]) -> Optimizer:
         """copy.deepcopy of the optimizer: torch's leaves hooks out, so the copy gets its own."""

@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 
 from growthring.core.axes import size
 from growthring.planning.plan import Plan
+from growthring.planning.programs import lets_inductor_choose
 
 _SAFE = 8  # input channels from which it was not seen
 
@@ -31,16 +32,47 @@ def layout_notes(plan: Plan, model: nn.Module | None = None) -> list[str]:
     [1, 0]
     """
     model = plan.model if model is None else model
-    thin = [name for name, module in model.named_modules() if _is_thin(plan, name, module)]
-    if not thin or not _may_be_channels_last(plan, model):
+    thin = thin_layers(plan, model)
+    if thin is None or not _may_be_channels_last(plan, model):
         return []
-    more = f" and {len(thin) - 1} more" if len(thin) > 1 else ""
     return [
-        f"'{thin[0]}'{more} (a 1x1 convolution with a stride) has fewer than {_SAFE} input channels at first, and "
-        "the model or its input is channels_last, on a CPU: there torch's oneDNN is known to corrupt memory in the "
-        "backward pass and to crash. Choose a larger start, keep tensors in NCHW (of one channel too: look at "
-        "x.stride()), or set ONEDNN_MAX_CPU_ISA=AVX."
+        f"{thin}, and the model or its input is channels_last, on a CPU: there torch's oneDNN is known to corrupt "
+        "memory in the backward pass and to crash. Choose a larger start, keep tensors in NCHW (of one channel "
+        "too: look at x.stride()), or set ONEDNN_MAX_CPU_ISA=AVX."
     ]
+
+
+def inductor_notes(plan: Plan, model: nn.Module) -> list[str]:
+    """In words, which layers are too thin for torch.compile on a CPU, if the model is compiled.
+
+    >>> import growthring as gr
+    >>> net = nn.Sequential(nn.Conv2d(3, 16, 3), nn.Conv2d(16, 16, 1, stride=2))
+    >>> plan = gr.plan(net, torch.zeros(1, 3, 8, 8), start=0.25)
+    >>> inductor_notes(plan, net)
+    []
+    >>> compiled = torch.compile(net)
+    >>> [note[:56] for note in inductor_notes(plan, net)]
+    ["'1' (a 1x1 convolution with a stride) has fewer than 8 i"]
+    """
+    thin = thin_layers(plan, model)
+    if thin is None or any(p.device.type != "cpu" for p in model.parameters()):
+        return []
+    if not lets_inductor_choose(model):
+        return []
+    return [
+        f"{thin}, and torch.compile's inductor puts convolutions into channels_last on a CPU: there torch's oneDNN "
+        "is known to corrupt memory in the backward pass and to abort the process. Compile with "
+        'torch.compile(model, options={"layout_optimization": False}), set TORCHINDUCTOR_LAYOUT_OPTIMIZATION=0, or '
+        "choose a larger start."
+    ]
+
+
+def thin_layers(plan: Plan, model: nn.Module) -> str | None:
+    """In words, which layers of a model are too thin for channels_last on a CPU; None if none is."""
+    thin = [name for name, module in model.named_modules() if _is_thin(plan, name, module)]
+    more = f" and {len(thin) - 1} more" if len(thin) > 1 else ""
+    what = f"(a 1x1 convolution with a stride) has fewer than {_SAFE} input channels at first"
+    return f"'{thin[0]}'{more} {what}" if thin else None
 
 
 def _is_thin(plan: Plan, name: str, module: nn.Module) -> bool:

@@ -10,29 +10,29 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
-from growthring.core.axes import layout, refs
+from growthring.core.axes import refs
 from growthring.core.presets import PresetName
 from growthring.core.variance import Role
 from growthring.core.wording import counted
-from growthring.errors import InputError
+from growthring.errors import PlanError
 from growthring.graph.analysis import Build
-from growthring.graph.check import check_finite
-from growthring.graph.computed import refresh
-from growthring.graph.follow import follow_attributes
 from growthring.graph.groups import TensorSpec, WidthGroups
-from growthring.graph.isolation import copied, kept_random, own_settings
-from growthring.graph.magnitudes import with_magnitudes, with_ratios
-from growthring.graph.resize import copy_with, empty_copy, named_tensors
+from growthring.graph.isolation import own_settings
+from growthring.graph.resize import empty_copy
 from growthring.graph.trace import ExampleInputs
+from growthring.planning.compiling import measured, share_of_seconds
 from growthring.planning.costs import Footprint, footprint
-from growthring.planning.initial import Initial, seed_gain
+from growthring.planning.factories import call_build
+from growthring.planning.fitting import fitted
+from growthring.planning.initial import Initial
 from growthring.planning.kept import Kept, flops_if_grown, kept_widths
 from growthring.planning.lengths import Lengths
 from growthring.planning.notes import seconds_notes
+from growthring.planning.seeds import cut_seed, drawn_seed
+from growthring.planning.stated import is_meta
 from growthring.planning.table import plan_text
-from growthring.planning.timing import fit_to_run, seconds_of_stages
+from growthring.planning.timing import fit_to_run
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,8 @@ class Plan:
         batch_sizes: of each stage.
         rate_factors: what each stage's batch size multiplies the learning rate by.
         optimizer: whose state the memory counts: sgd, adam, adamw, avagrad, lars or none.
-        seconds: of a training step of each stage, if measured.
+        seconds: of a training step of each stage, if measured; compiled where that pays.
+        compile_seconds: of torch.compile in each stage, if measured; 0 where compiling does not pay.
         dtypes: of the full model's parameters when the plan was made.
         preset: decides options of the Grower and of optimizers that are not given, see `growthring.core.presets`.
     """
@@ -74,6 +75,7 @@ class Plan:
     rate_factors: tuple[float, ...] = ()
     optimizer: str = "sgd"
     seconds: tuple[float, ...] | None = None
+    compile_seconds: tuple[float, ...] | None = None
     dtypes: Mapping[str, torch.dtype] = field(default_factory=dict)
     preset: PresetName = "default"
 
@@ -126,31 +128,29 @@ class Plan:
         They go to the device of its parameters. Numbers of a type that parameters had are cast to the
         type that those parameters have now.
         """
-        parameters = dict(model.named_parameters())
-        devices = {p.device for p in parameters.values()}
-        # where parts of the model were cast differently, the first layers count
-        names = [n for n in reversed(list(self.dtypes)) if n in parameters]
-        casts = {self.dtypes[n]: parameters[n].dtype for n in names}
+        return fitted(self.example_inputs, self.dtypes, model)
 
-        def follow(tensor: torch.Tensor) -> torch.Tensor:
-            device = (
-                tensor.device if tensor.device in devices or not devices else min(devices, key=str)
-            )
-            moved = tensor.detach().to(device, casts.get(tensor.dtype, tensor.dtype))
-            return moved.requires_grad_(tensor.requires_grad)
-
-        inputs: ExampleInputs = pytree.tree_map_only(
-            torch.Tensor, follow, copied(self.example_inputs)
-        )
-        return inputs
+    @property
+    def is_meta(self) -> bool:
+        """Whether the full model has no values: they were too many, and deviations were stated instead."""
+        return is_meta(self.model)
 
     @own_settings()
-    def build_seed(self) -> nn.Module:
+    def build_seed(
+        self,
+        device: torch.device | str | None = None,
+        generator: torch.Generator | None = None,
+    ) -> nn.Module:
         """A new model of stage-0 width; the given model stays untouched.
 
         Its tensors are the leading parts of the full model's, so the user's own initialiser (its
         distribution, its constants, its zero rows) is kept; weights are multiplied by √(full fan-in
-        / seed fan-in), as that initialiser would.
+        / seed fan-in), as that initialiser would. Of a model on the meta device there is nothing to cut: the seed
+        is drawn, from normal distributions of the stated deviations, or is what `build` returns.
+
+        Args:
+            device: where the seed shall be; by default where the model is, the CPU for one on the meta device.
+            generator: of the numbers that are drawn, if any are; by default torch's own.
 
         >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
         >>> import growthring as gr
@@ -158,28 +158,10 @@ class Plan:
         >>> seed[0].out_features, tuple(seed[2].weight.shape)
         (2, (2, 2))
         """
-        check_finite(self.model)
-        first, full = self.stage_widths[0], self.stage_widths[-1]
-        tensors: dict[str, torch.Tensor] = {}
-        for name, tensor in with_ratios(self.groups.specs, named_tensors(self.model)).items():
-            spec = self.groups.specs.get(name)
-            part = tensor.detach().clone()
-            if spec is not None:
-                for i, axis in enumerate(spec.axes):
-                    kept = layout(axis, first, full)
-                    if kept.grows:
-                        part = part.index_select(i, kept.old.to(part.device))
-                gain = seed_gain(spec, self.groups, self.initial, first, full)
-                part = part * gain if gain != 1.0 else part.contiguous()
-            tensors[name] = part
-        tensors = with_magnitudes(self.groups.specs, tensors, {})
-        if self.build is None:
-            seed = copy_with(self.model, tensors)
-            follow_attributes(seed, self.groups.attributes, full, first)
-            refresh(seed)
-        else:
-            seed = built(self.build, self.named_widths(0), tensors)
-        return seed
+        where = torch.device(device or "cpu")
+        pieces = (self.model, self.groups, self.initial, self.stage_widths, self.build)
+        seed = drawn_seed(*pieces, where, generator) if self.is_meta else cut_seed(*pieces)
+        return seed if device is None else seed.to(device)
 
     # Costs.
 
@@ -187,7 +169,7 @@ class Plan:
         """A model of one stage's widths whose values mean nothing."""
         widths = self.stage_widths[stage]
         if self.build is not None:
-            return call_build(self.build, self.named_widths(stage))
+            return call_build(self.build, self.named_widths(stage), self.model)
         full = self.stage_widths[-1]
         return empty_copy(self.model, self.groups.specs, self.groups.attributes, full, widths)
 
@@ -244,11 +226,11 @@ class Plan:
 
     @property
     def seconds_share(self) -> float | None:
-        """Training seconds as a share of fixed-size training, if `measure` was called."""
+        """Training seconds as a share of fixed-size training, if `measure` was called; compiling counts in both."""
         if self.seconds is None:
             return None
-        spent = sum(n * s for n, s in zip(self.examples, self.relative_seconds, strict=True))
-        return spent / sum(self.examples)
+        full = self.seconds[-1] / self.batch_sizes[-1]
+        return share_of_seconds(self.examples, self.relative_seconds, full, self.compile_seconds)
 
     @property
     def relative_seconds(self) -> list[float]:
@@ -258,19 +240,24 @@ class Plan:
         each = [s / b for s, b in zip(self.seconds, self.batch_sizes, strict=True)]
         return [s / each[-1] for s in each]
 
-    def measure(self, repeats: int = 3) -> Plan:
+    def measure(self, repeats: int = 3, compile: bool = False) -> Plan:
         """The plan with the seconds of a training step of each stage on this machine.
 
         A step is a forward pass in train mode, a backward pass and a step of the plan's optimizer on a batch of the
         stage's size. Stages take turns, see `growthring.planning.timing.in_turns`.
+        With `compile` (minutes) a stage is also compiled, and counted so where its steps repay that.
         """
-        stages = []
-        for t, size in enumerate(self.batch_sizes):
-            twin = fit_to_run(self.empty_model(t))
-            stages.append((twin, self.inputs_for(twin), size))
-        seconds = seconds_of_stages(stages, repeats, self.optimizer)
+        if self.is_meta:
+            raise PlanError(
+                f"{self.groups.model_type} is on the meta device, so no step of it can be timed. Plan in FLOPs, or "
+                "a model with values."
+            )
+        twins = [fit_to_run(self.empty_model(t)) for t in range(self.num_stages)]
+        stages = [(m, self.inputs_for(m), b) for m, b in zip(twins, self.batch_sizes, strict=True)]
+        steps = self.stage_steps if compile else None
+        seconds, spent = measured(stages, repeats, self.optimizer, steps)
         self.footprints  # noqa: B018 - counted once, for the plan with seconds too
-        return self.at_same_widths(seconds=tuple(seconds))
+        return self.at_same_widths(seconds=seconds, compile_seconds=spent)
 
     def at_same_widths(self, **changes: Any) -> Plan:
         """The plan with changes that leave its widths, and so its footprints, alone."""
@@ -305,10 +292,11 @@ class Plan:
         if self.groups.factors:
             result["roles"] = self.groups.roles
         if self.seconds is not None:
-            shares = self.relative_seconds
+            shares, spent = self.relative_seconds, self.compile_seconds
             flops = [f.flops / (self.footprints[-1].flops or 1.0) for f in self.footprints]
             notes = seconds_notes((self.flops_share, self.seconds_share), flops, shares)
             result |= {"seconds": list(self.seconds), "seconds_share": self.seconds_share}
+            result |= {} if spent is None else {"compile_seconds": list(spent)}
             result |= {"relative_seconds": shares, "notes": [*self.notes, *notes]}
         return result
 
@@ -317,30 +305,3 @@ class Plan:
 
     def __str__(self) -> str:
         return plan_text(self.groups.model_type, self.as_dict())
-
-
-def call_build(build: Build, widths: dict[str, int]) -> nn.Module:
-    """Calls the user's factory; its random numbers leave everybody's generators as they were."""
-    with kept_random():
-        return build(widths)
-
-
-def built(build: Build, widths: dict[str, int], tensors: Mapping[str, torch.Tensor]) -> nn.Module:
-    """Calls the user's factory and puts the tensors into what it returns; complains where shapes differ."""
-    module = call_build(build, dict(widths))
-    if not isinstance(module, nn.Module):
-        raise InputError(f"build(widths) returned a {type(module).__name__}, not an nn.Module.")
-    own = named_tensors(module)
-    missing = sorted(set(tensors) ^ set(own))
-    if missing:
-        raise InputError(
-            f"build(widths) returned a module with other tensors than the model: {missing[:5]}."
-        )
-    for name, tensor in tensors.items():
-        if own[name].shape != tensor.shape:
-            raise InputError(
-                f"build(widths) made '{name}' of shape {tuple(own[name].shape)} where {tuple(tensor.shape)} is "
-                f"needed for the widths {widths}."
-            )
-        own[name].data = tensor.to(own[name].device)
-    return module

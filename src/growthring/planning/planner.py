@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from growthring.errors import InputError, PlanError
-from growthring.graph.check import check_finite
+from growthring.graph.check import check_finite, check_model
 from growthring.graph.discover import discover
 from growthring.graph.groups import WidthGroups
 from growthring.graph.isolation import copied, kept_random, own_settings
@@ -23,6 +25,7 @@ from growthring.planning.notes import factor_notes, idle_notes, step_notes, unus
 from growthring.planning.options import PlanOptions
 from growthring.planning.plan import Plan
 from growthring.planning.schedule import check_whole
+from growthring.planning.stated import Deviations, check_deviations, stated_initials
 from growthring.planning.widths import (
     choose_widths,
     distinct_stages,
@@ -37,6 +40,7 @@ def plan(
     example_inputs: ExampleInputs,
     *,
     options: PlanOptions | None = None,
+    deviations: Deviations | None = None,
     **changes: Any,
 ) -> Plan:
     """Plans a model's growth: widths, lengths and batch sizes of stages, and what they cost.
@@ -45,6 +49,10 @@ def plan(
         model: the full-size model; it is only read.
         example_inputs: a tensor, a tuple of positional arguments or a dict of keyword arguments.
         options: what the plan shall be like; by default what did best in our trials.
+        deviations: of a model on the meta device (one that fits into no memory): the standard deviations that its
+            initialiser gives to its parameters at full size, as a number for all weights, a mapping from names or
+            globs to numbers, or a function of name and parameter; 0 for what begins with zeros, as biases do of
+            which nothing is said. Gains of norms begin with 1.
         changes: options by name (`total_steps=10_000`, `epochs=30`, `stages=5`, `preset="paper"`), in place of
             those in `options`. `PlanOptions` lists them.
 
@@ -71,6 +79,11 @@ def plan(
     options = (PlanOptions() if options is None else options).changed(**changes)
     fractions = fractions_of(options)
     lengths_of(options, fractions)  # a run that is too short is refused before anything is traced
+    check_model(model)
+    check_deviations(model, deviations)
+    given = example_inputs
+    if deviations is not None:  # nothing is computed, on whatever device the inputs are
+        example_inputs = pytree.tree_map_only(torch.Tensor, _to_meta, example_inputs)
     with kept_random():  # a factory may draw numbers
         groups = discover(
             model,
@@ -82,8 +95,12 @@ def plan(
             Stages(tuple(fractions), options.round_to),
             options.preset,
         )
-    check_finite(model)
-    run_once(model, example_inputs)
+    if deviations is None:
+        check_finite(model)
+        run_once(model, example_inputs)
+        initial = initials_of(model, groups)
+    else:
+        initial = stated_initials(model, groups, deviations)
     explicit = explicit_widths(groups, options, len(fractions))
     _check_heads(groups, explicit)
     widths = choose_widths(groups, options, explicit, fractions)
@@ -96,9 +113,9 @@ def plan(
     chosen = Plan(
         groups,
         widths,
-        initials_of(model, groups),
+        initial,
         (),
-        copied(example_inputs),
+        copied(given),
         model,
         options.outputs,
         options.build,
@@ -116,6 +133,10 @@ def plan(
         *layout_notes(chosen),
     )
     return chosen.at_same_widths(notes=notes)
+
+
+def _to_meta(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().to("meta").requires_grad_(tensor.requires_grad)
 
 
 def _check_heads(groups: WidthGroups, explicit: Mapping[str, Sequence[int]]) -> None:

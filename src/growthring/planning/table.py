@@ -49,6 +49,9 @@ def _rows(plan: Mapping[str, Any]) -> list[list[str]]:
     rows.append(["FLOPs", *(f"{share:.1%}" for share in shares)])
     if "seconds" in plan:
         rows.append(["seconds per step", *(f"{s:.3g}" for s in plan["seconds"])])
+        if "compile_seconds" in plan:
+            compiling = (f"{s:.0f}" if s else "–" for s in plan["compile_seconds"])
+            rows.append(["seconds of compiling", *compiling])
         rows.append(["seconds per example", *(f"{s:.1%}" for s in plan["relative_seconds"])])
     rows.append(["", *(_BARS[round(share * (len(_BARS) - 1))] * 4 for share in shares)])
     return rows
@@ -75,9 +78,9 @@ def _costs(plan: Mapping[str, Any]) -> list[str]:
             f"Training costs {plan['flops_share']:.2%} of the FLOPs of fixed-size training{whole}."
         )
     if "seconds_share" in plan:
-        lines.append(
-            f"Measured on this machine: {plan['seconds_share']:.1%} of the seconds of fixed-size training."
-        )
+        more = ", those of compiling included" if any(plan.get("compile_seconds", ())) else ""
+        share = f"{plan['seconds_share']:.1%} of the seconds of fixed-size training"
+        lines.append(f"Measured on this machine: {share}{more}.")
     return lines
 
 

@@ -183,6 +183,7 @@ class Result:
         parameters: of the final model.
         scores: other metrics on the test data, by their keys.
         notes: how they were measured.
+        compile_seconds: the part of `seconds` that torch.compile took.
     """
 
     test_accuracy: float | None
@@ -198,6 +199,7 @@ class Result:
     parameters: int
     scores: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    compile_seconds: float = 0.0
 
     def value(self, metric: Metric) -> float | None:
         """The number of a metric; None where it was not measured."""
@@ -208,7 +210,9 @@ class Result:
         """What it came to, by the first of some metrics that was measured."""
         known = ((metric, self.value(metric)) for metric in metrics)
         said = next((f"{m.title} {m.text(v)}, " for m, v in known if v is not None), "")
-        return f"{said}{self.flops_share:.1%} of the FLOPs of fixed-size training, {self.seconds:.0f} s of training"
+        part = f", {self.compile_seconds:.0f} s of them compiling" if self.compile_seconds else ""
+        cost = f"{self.flops_share:.1%} of the FLOPs of fixed-size training"
+        return f"{said}{cost}, {self.seconds:.0f} s of training{part}"
 
     def __str__(self) -> str:
         return self.sentence((ACCURACY, LOSS))

@@ -57,10 +57,15 @@ class Account:
             one = totals.full_flops / totals.examples
         return totals.flops / (3 * one * count) if one and count else 1.0
 
-    def spend(self, batch: Batch) -> None:
-        """Adds what a batch costs that is trained on: its own shapes count."""
-        totals, count = self.totals, examples_in(batch)
-        shape = shape_of(batch[0], count)
+    def spend(self, batch: Batch, count: int | None = None) -> None:
+        """Adds what a batch costs that is trained on: its own shapes count.
+
+        Args:
+            batch: all of it, or a slice.
+            count: how many examples all of it has.
+        """
+        totals, here = self.totals, examples_in(batch)
+        count, shape = here if count is None else count, shape_of(batch[0], here)
         totals.examples_flops += count * self._costs_at(totals.stage).flops(batch, shape)
         if totals.examples or totals.step <= 1:  # else it was begun by one that did not count them
             totals.examples += count
@@ -176,4 +181,5 @@ class Account:
             parameters=self.costs["parameters"][-1],
             scores={**self._scores(test[0]), **outcome.scores},
             notes=outcome.notes,
+            compile_seconds=totals.compile_seconds,
         )

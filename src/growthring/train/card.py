@@ -55,6 +55,7 @@ class Card:
         scores: other metrics on the test data, by their keys.
         task: name of the task.
         task_options: its settings.
+        processes: how many trained it, one number after the other where that changed; empty for one.
         files: what the weights mean nothing without (a vocabulary): names, and fingerprints of their contents.
         label_smoothing: of the cross entropy that the loss is; None for a loss of the user's own.
         precision, batch_size: that they were measured with.
@@ -80,6 +81,7 @@ class Card:
     scores: Mapping[str, float] = field(default_factory=dict)
     task: str | None = None
     task_options: Mapping[str, Any] = field(default_factory=dict)
+    processes: tuple[int, ...] = ()
     files: Mapping[str, str] = field(default_factory=dict)
     label_smoothing: float | None = 0.0
     precision: str = "float32"
@@ -98,6 +100,7 @@ class Card:
             "scores",
             "task",
             "task_options",
+            "processes",
             "files",
         ):  # older readers know nothing of them
             if not values[key]:

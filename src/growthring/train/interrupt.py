@@ -1,9 +1,10 @@
-"""Ctrl-C that lets a step finish."""
+"""Ctrl-C, or torchrun's signal to end, that lets a step finish."""
 
 from __future__ import annotations
 
+import contextlib
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 
@@ -12,24 +13,28 @@ class Interrupt:
 
     Args:
         say: tells the user.
+        signals: that ask.
     """
 
-    def __init__(self, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, say: Callable[[str], None], signals: Sequence[signal.Signals] = (signal.SIGINT,)
+    ) -> None:
         self.is_asked = False
-        self._say = say
-        self._before: Any = None
+        self._say, self._signals = say, signals
+        self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Interrupt:
         self.is_asked = False
-        try:
-            self._before = signal.signal(signal.SIGINT, self._ask)
-        except ValueError:  # not the main thread, which alone gets signals
-            self._before = None
+        with contextlib.suppress(ValueError):  # not the main thread, which alone gets signals
+            for each in self._signals:
+                self._before[each] = signal.signal(each, self._ask)
         return self
 
     def __exit__(self, *raised: object) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGINT, self._before)
+        for each, before in self._before.items():
+            if before is not None:
+                signal.signal(each, before)
+        self._before.clear()
 
     def _ask(self, number: int, frame: Any) -> None:
         if self.is_asked:

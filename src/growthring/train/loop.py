@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import time
 from collections.abc import Generator, Iterator
 from typing import Any
 
@@ -21,9 +22,19 @@ from growthring.data.batch import Batch
 from growthring.optim import RingOptimizer
 from growthring.runs.records import LogRecord
 from growthring.train.account import Account
-from growthring.train.compiling import CompiledStage, compile_ahead, keeps_compiled
+from growthring.train.compilation import Compilation
+from growthring.train.compiling import CompiledStage
+from growthring.train.idle import nothing
 from growthring.train.lengths import evaluation_steps
-from growthring.train.measure import OnDevice, apply, arithmetic_of, batch_sums, evaluate
+from growthring.train.measure import (
+    OnDevice,
+    apply,
+    arithmetic_of,
+    batch_sums,
+    counts_nothing,
+    means,
+    sums_of,
+)
 from growthring.train.parts import Parts
 from growthring.train.progress import Progress
 from growthring.train.setup import learning_rate
@@ -41,6 +52,7 @@ class Loop:
         totals: where it is, and what it has spent.
         account: the same as records.
         sums: loss, right answers and examples since the last evaluation.
+        compilation: which stages are compiled.
     """
 
     def __init__(self, parts: Parts, progress: Progress) -> None:
@@ -48,13 +60,15 @@ class Loop:
         self.recipe, self.device, self.plan = parts.recipe, parts.device, parts.plan
         self.model, self.optimizer, self.grower = parts.model, parts.optimizer, parts.grower
         self.train, self.test, self.loss = parts.train, parts.test, parts.loss
+        self.processes = parts.processes
         self.total_steps = parts.total_steps
         self._unit = self.plan.lengths.unit or "epochs"
         in_steps = self._unit == "steps"
         self._evaluated = frozenset(evaluation_steps(parts.stage_steps) if in_steps else ())
         self.account = Account(parts, Totals())
         self.sums = torch.zeros(3, dtype=torch.float64)
-        self._forward: Any = parts.model
+        self.compilation = Compilation(parts, self.account, progress, self._precision)
+        self._forward: Any = parts.wrapped
         self._said: set[str] = set()
 
     @property
@@ -75,6 +89,9 @@ class Loop:
     def after_step(self) -> None:
         """Called after every step."""
 
+    def after_choices(self) -> None:
+        """Called when it is decided what is compiled."""
+
     def after_stage(self) -> None:
         """Called after every stage, and the growth behind it."""
 
@@ -83,24 +100,10 @@ class Loop:
     def run_stages(self) -> None:
         """All stages that are left."""
         self._say_notes()
-        if self.recipe.compile:
-            self._compile_ahead()
+        self.compilation.prepare(self.after_choices)
         with contextlib.closing(self._batches()) as batches:
             while not self.is_done:
                 self._stage(batches)
-
-    def _compile_ahead(self) -> None:
-        """All stages that are left, so that what it takes is known before the first step; one needs no ahead."""
-        left = self.plan.num_stages - self.totals.stage
-        if left < 2 or not keeps_compiled():
-            return
-        self.progress.say(f"compiling {left} stages ...")
-        clock, before = Clock(), self.totals.seconds
-        failed = compile_ahead(self.plan, self.totals.stage, self.device, self._precision)
-        clock.add_to(self.totals)
-        for note in failed:
-            self.progress.say(f"note: {note}")
-        self.progress.say(f"compiled in {self.totals.seconds - before:.0f} s.")
 
     def _batches(self) -> Generator[Batch | None]:
         """Batches, one epoch after the other; None wherever the model is to be evaluated.
@@ -113,7 +116,7 @@ class Loop:
         while True:
             before = totals.step
             is_new = self.train.part == 0 if self._unit == "steps" else not self.sums[2]
-            for batch in OnDevice(self.train, self.device):
+            for batch in OnDevice(self.processes.in_step(self.train), self.device):
                 yield batch
                 if self._is_due:
                     yield None
@@ -136,8 +139,7 @@ class Loop:
         totals, stage = self.totals, self.totals.stage
         self.train.set_batch_size(self.plan.batch_sizes[stage])
         self.parts.regularisation.enter(stage)
-        if self.recipe.compile:
-            self._forward = CompiledStage(self.model, self.plan.batch_sizes[stage], self.grower)
+        self._forward = self.compilation.forward(stage)
         while totals.done(self._unit)[1] < self.plan.lengths.counts[stage] or self._is_due:
             self._stretch(batches)
         self._grow(is_last=stage == self.plan.num_stages - 1)
@@ -155,6 +157,7 @@ class Loop:
                 )
             report = grower.grow()
         clock.add_to(totals)
+        self.processes.pool(totals)
         totals.stage, totals.epochs_in_stage, totals.steps_in_stage = totals.stage + 1, 0, 0
         if report is not None:
             totals.search_flops += report.search_flops
@@ -177,14 +180,17 @@ class Loop:
             if self.grower is not None:
                 done = totals.steps_in_stage / max(steps_in_stage, 1)
                 self.grower.advance(min(1.0, done / self.grower.fade))
-            self._step(batch)
+            with self.processes.draws.own():
+                count = self._step(batch)
             totals.step += 1
             totals.steps_in_stage += 1
-            self.account.spend(batch)
+            if self.processes.is_first:
+                self.account.spend(batch, count)
             clock.add_to(totals)
             self.progress.step(self.account.status(self._mean_loss))
             self.after_step()
             clock = Clock()
+        self.processes.pool(totals)
         record = self.account.epoch(rate, self._train_metrics(), self.evaluate())
         self.sums.zero_()
         self.note(record)
@@ -192,8 +198,34 @@ class Loop:
         self.progress.epoch(record, self.account.width, is_last, self.parts.task.metrics)
         self._say_notes()
 
-    def _step(self, batch: Batch) -> None:
-        """Forward, backward, update; nothing is updated if the loss is not finite."""
+    def _step(self, batch: Batch) -> int:
+        """Forward, backward, update; nothing is updated if the loss is not finite.
+
+        Returns:
+            Examples that were trained on, over all processes.
+        """
+        was_compiled, started = self._is_compiled, time.perf_counter()
+        with self.processes.together():
+            loss, sums = self._losses(batch)
+        total, count = self.processes.added(sums, batch)
+        if not self.processes.is_alone and not total[2]:
+            self._fail(math.nan, batch[0])
+        self.optimizer.zero_grad()
+        with self.processes.averaging():
+            self.processes.scaled(loss, sums, total).backward()
+        if self._is_compiled and not was_compiled:  # in this step, forward and backward
+            self.totals.compile_seconds += time.perf_counter() - started
+        if self.recipe.clip_norm is not None:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip_norm)
+        self.optimizer.step()
+        self.sums += total.cpu()
+        return count
+
+    def _losses(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The loss, and the sums of `batch_sums`."""
+        if not self.processes.is_alone and counts_nothing(batch):
+            with self._precision():
+                return nothing(self._forward, batch[0])
         inputs, targets = batch
         with self._precision():
             outputs = apply(self._forward, inputs)
@@ -216,19 +248,23 @@ class Loop:
             value = float(loss.detach())
             if not math.isfinite(value):
                 self._fail(value, inputs)
-        sums = batch_sums(loss, outputs, batch)  # now, as the outputs are still in the cache
-        self.optimizer.zero_grad()
-        loss.backward()
-        if self.recipe.clip_norm is not None:
-            nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip_norm)
-        self.optimizer.step()
-        self.sums += sums.cpu()
+        return loss, batch_sums(loss, outputs, batch)  # now, as the outputs are still in the cache
+
+    @property
+    def _is_compiled(self) -> bool:
+        """Whether the present stage is compiled by now."""
+        return isinstance(self._forward, CompiledStage) and self._forward.has_run
 
     def evaluate(self) -> tuple[float | None, float | None]:
         """Loss and accuracy (0 to 1) on the test data; None where there is none."""
         if self.test is None:
             return None, None
-        return evaluate(self.model, self.test, self.parts.test_loss, self._precision, self.device)
+        processes = self.processes
+        processes.level(self.model)
+        with processes.together(), processes.draws.own():
+            slices = processes.slices(self.test.fork(0))
+            sums = sums_of(self.model, slices, self.parts.test_loss, self._precision, self.device)
+        return means(processes.total(sums))
 
     def _train_metrics(self) -> tuple[float, float | None]:
         """Mean loss and accuracy of the batches since the last evaluation, as they were trained on."""
@@ -236,8 +272,9 @@ class Loop:
         return loss_sum / examples, None if math.isnan(right) else right / examples
 
     def _say_notes(self) -> None:
-        """What the data has to say, each of it once."""
-        for note in (*self.train.notes, *(() if self.test is None else self.test.notes)):
+        """What the data and the processes have to say, each of it once."""
+        of_data = (*self.train.notes, *(() if self.test is None else self.test.notes))
+        for note in (*self.processes.notes_on(self.model), *of_data):
             if note not in self._said:
                 self._said.add(note)
                 self.progress.say(f"note: {note}")

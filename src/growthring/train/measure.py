@@ -17,7 +17,7 @@ from growthring.errors import InputError
 from growthring.graph.trace import split_inputs
 from growthring.methods.base import Loss
 
-_IGNORED = -100  # a target that torch's cross entropy passes over
+IGNORED = -100  # a target that torch's cross entropy passes over
 _WITH_NUMPY = (torch.float32, torch.float64)
 
 
@@ -35,6 +35,20 @@ class OnDevice:
     def __iter__(self) -> Iterator[Batch]:
         for batch in self._batches:
             yield moved(batch, self._device)
+
+
+def counts_nothing(batch: Batch) -> bool:
+    """Whether there is no example in it, or only such as do not count: padding.
+
+    >>> (
+    ...     counts_nothing((torch.ones(0, 3), torch.ones(0))),
+    ...     counts_nothing((torch.ones(1, 3), torch.tensor([-100]))),
+    ... )
+    (True, True)
+    """
+    targets = batch[1]
+    are_whole = isinstance(targets, Tensor) and not targets.is_floating_point()
+    return examples_in(batch) == 0 or (are_whole and bool((targets == IGNORED).all()))
 
 
 def apply(model: Callable[..., Any], inputs: Any) -> Any:
@@ -58,7 +72,6 @@ def predictions(outputs: Any) -> Any:
     return logits if isinstance(logits, Tensor) else outputs
 
 
-@torch.no_grad()
 def evaluate(
     model: nn.Module,
     batches: Stream,
@@ -70,13 +83,32 @@ def evaluate(
 
     The data comes in the same order each time, and a loader that draws random numbers takes none from training.
     """
+    return means(sums_of(model, batches.fork(0), loss, precision, device))
+
+
+@torch.no_grad()
+def sums_of(
+    model: nn.Module,
+    batches: Iterable[Batch],
+    loss: Loss,
+    precision: Callable[[], AbstractContextManager[Any]],
+    device: torch.device,
+) -> Tensor:
+    """The sums of `batch_sums` over batches, in eval mode."""
     model.eval()
     sums = torch.zeros(3, dtype=torch.float64)
-    for inputs, targets in OnDevice(batches.fork(0), device):
+    for inputs, targets in OnDevice(batches, device):
+        if counts_nothing((inputs, targets)):  # the mean over nothing is no number
+            continue
         with precision():
             outputs = apply(model, inputs)
             value = loss(outputs, targets)
         sums += batch_sums(value, outputs, (inputs, targets)).cpu()
+    return sums
+
+
+def means(sums: Tensor) -> tuple[float, float | None]:
+    """Mean loss and accuracy of what `sums_of` gave."""
     loss_sum, right, examples = sums.tolist()
     if not examples:
         raise InputError("the test data gave no batch to evaluate on.")
@@ -121,8 +153,8 @@ def _counts(outputs: Any, batch: Batch) -> tuple[Any, Any]:
     if type(outputs) is Tensor and outputs.device.type == "cpu" and outputs.dtype in _WITH_NUMPY:
         # numpy finds the largest in a seventh of torch's time, which of a large vocabulary is a part of a step
         found, known = outputs.numpy(force=True).argmax(-1), targets.numpy(force=True)
-        return np.count_nonzero(known != _IGNORED), np.count_nonzero(found == known)
-    return (targets != _IGNORED).sum(), (outputs.detach().argmax(-1) == targets).sum()
+        return np.count_nonzero(known != IGNORED), np.count_nonzero(found == known)
+    return (targets != IGNORED).sum(), (outputs.detach().argmax(-1) == targets).sum()
 
 
 def _are_classes(outputs: Any, targets: Any) -> bool:

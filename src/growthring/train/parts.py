@@ -22,9 +22,11 @@ from growthring.planning.plan import Plan
 from growthring.train.lengths import stage_steps
 from growthring.train.measure import OnDevice
 from growthring.train.memory import PeakMemory
+from growthring.train.processes import Processes
 from growthring.train.recipe import Recipe
 from growthring.train.regularisation import Regularisation
 from growthring.train.setup import (
+    check_data,
     fixed_batches,
     make_growth_method,
     make_model,
@@ -32,6 +34,7 @@ from growthring.train.setup import (
     make_plan,
     make_streams,
 )
+from growthring.train.sharing import check_mean, common_facts
 from growthring.train.tasks import Task, task_for, task_of
 from growthring.train.trial import check_labels
 
@@ -45,6 +48,8 @@ class Parts:
         device: where it is trained.
         plan: the stages.
         model: what is trained: the seed, or with `recipe.fixed` the full-size model.
+        wrapped: what it is trained through: the same, or of several processes what averages their gradients.
+        processes: that train it.
         full_model: of the recipe, on the CPU beside the plan's example inputs.
         train, test: batches of (inputs, targets).
         optimizer, loss: of the training.
@@ -60,6 +65,8 @@ class Parts:
     device: torch.device
     plan: Plan
     model: nn.Module
+    wrapped: nn.Module
+    processes: Processes
     full_model: nn.Module
     train: Stream
     test: Stream | None
@@ -89,6 +96,7 @@ class Parts:
 def assemble(
     recipe: Recipe,
     device: torch.device,
+    processes: Processes | None = None,
     *,
     model: Callable[[], nn.Module] | None = None,
     train: Data | None = None,
@@ -103,7 +111,48 @@ def assemble(
     Raises:
         GrowthError: something cannot be made, or does not fit the rest.
     """
+    processes = processes or Processes(device)
     generator = torch.Generator().manual_seed(recipe.seed)
+    if (
+        download and train is None and not processes.is_alone
+    ):  # all at once would be in each other's way
+        root = None if data is None else Path(data)
+        processes.from_first(lambda: check_data(recipe.as_dict(), root, download))
+    with processes.together():
+        parts = _prepared(
+            recipe, device, processes, generator, model, train, test, loss, data, download, say
+        )
+    recipe = parts.recipe
+    processes.same(common_facts(recipe, parts.train, parts.stage_steps))
+    parts.wrapped = processes.wrapped(parts.model)
+    if not (recipe.fixed or recipe.small):
+        parts.grower = Grower(
+            parts.wrapped,
+            parts.plan,
+            optimizer=parts.optimizer,
+            method=make_growth_method(recipe),
+            noise=recipe.noise,
+            generator=generator,
+            batches=_forks(parts.train, device),
+            loss=parts.loss,
+        )
+    return parts
+
+
+def _prepared(
+    recipe: Recipe,
+    device: torch.device,
+    processes: Processes,
+    generator: torch.Generator,
+    model: Callable[[], nn.Module] | None,
+    train: Data | None,
+    test: Data | None,
+    loss: Loss | None,
+    data: str | Path | None,
+    download: bool,
+    say: Callable[[str], None],
+) -> Parts:
+    """All that a process makes by itself, without the grower."""
     full = make_model(recipe, generator, model)
     if train is None:
         root = None if data is None else Path(data)
@@ -133,28 +182,20 @@ def assemble(
     steps = stage_steps(plan, batches)
     optimizer = make_optimizer(recipe, trained, sum(steps))
     regularisation = Regularisation(recipe, plan, optimizer, batches)
+    if loss is not None:
+        check_mean(processes, full, batches, loss)
     test_loss = loss or task.test_loss(recipe.label_smoothing)
     loss = loss or task.loss(recipe.label_smoothing)
     for one in dict.fromkeys((loss, test_loss)):  # which may be the same
         if isinstance(one, nn.Module):
             one.to(device)  # weights of classes, say
-    grower = None
-    if grows:
-        grower = Grower(
-            trained,
-            plan,
-            optimizer=optimizer,
-            method=make_growth_method(recipe),
-            noise=recipe.noise,
-            generator=generator,
-            batches=_forks(batches, device),
-            loss=loss,
-        )
     return Parts(
         recipe,
         device,
         plan,
         trained,
+        trained,
+        processes,
         full,
         batches,
         tests,
@@ -162,7 +203,7 @@ def assemble(
         task,
         loss,
         test_loss,
-        grower,
+        None,
         steps,
         memory,
         regularisation,

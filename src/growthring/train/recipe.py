@@ -7,7 +7,7 @@ import functools
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, get_type_hints
+from typing import Any, Literal, get_type_hints
 
 from torch import nn
 
@@ -54,7 +54,8 @@ class Recipe:
         method, variance_transfer, noise: see `growthring.Grower`; the plan's preset decides what is not given.
         method_options: hyperparameters of the method, see `growthring.methods`.
         precision: "float32" or "bfloat16" (autocast).
-        compile: torch.compile, of all stages before the first step, see `growthring.train.compiling`.
+        compile: torch.compile, before the first step: of all stages ("always", True), of none ("never", False), or
+            of those where it is measured to pay ("auto"), see `growthring.train.choices`.
         fixed: train the full-size model from the start: the baseline.
         small: train the seed's width throughout and never grow: the other baseline.
         seed: of all random numbers.
@@ -100,7 +101,7 @@ class Recipe:
     variance_transfer: str = UNSET
     noise: float = UNSET
     precision: str = "float32"
-    compile: bool = False
+    compile: bool | Literal["auto", "always", "never"] = False
     fixed: bool = False
     small: bool = False
     seed: int = field(default=0, metadata={"bounds": (0, 2**63 - 1)})

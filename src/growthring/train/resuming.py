@@ -13,6 +13,7 @@ from growthring.checkpoint import CheckpointError
 from growthring.data.randomness import check_shared_random, set_shared_random, shared_random
 from growthring.errors import GrowthError
 from growthring.growing.fading import fades_are_saved
+from growthring.train.choices import choices_of
 from growthring.train.loop import Loop
 from growthring.train.saved import Saved, check_growth, check_plan, totals_of
 from growthring.train.state import Totals, TrainingError
@@ -22,6 +23,7 @@ def state_of(loop: Loop) -> dict[str, Any]:
     """All that decides how a loop goes on."""
     with fades_are_saved():  # by the grower
         weights = loop.model.state_dict()
+    own = loop.processes.gathered(loop.processes.draws.states())
     return {
         "model": weights,
         "optimizer": loop.optimizer.state_dict(),
@@ -29,8 +31,10 @@ def state_of(loop: Loop) -> dict[str, Any]:
         "train": loop.train.state_dict(),
         "totals": asdict(loop.totals),
         "sums": loop.sums,
+        "compiled": [choice.as_dict() for choice in loop.compilation.choices],
         "random": _random(loop.device),
         "other_random": {key: v for key, v in shared_random().items() if key != "torch"},
+        **({} if loop.processes.is_alone else {"own_random": own}),
     }
 
 
@@ -77,6 +81,9 @@ def _load(loop: Loop, state: Mapping[str, Any]) -> None:
     loop.train.load_state_dict(state["train"])
     torch.Generator().set_state(state["random"][0])  # refuses what is none, before it is used
     check_shared_random(state.get("other_random", {}))  # runs of before have none
+    for own in state.get("own_random", ()):
+        check_shared_random({key: v for key, v in own.items() if key != "cuda"})
+    loop.compilation.choices = choices_of(state.get("compiled", []), loop.plan.num_stages)
     loop.sums = state["sums"].cpu()
 
 

@@ -17,6 +17,7 @@ from growthring.optim import OPTIMIZERS
 from growthring.planning.plan import Plan
 from growthring.planning.planner import fixed_plan, plan
 from growthring.train.bounds import check_bounds
+from growthring.train.choices import mode_of
 from growthring.train.lr_schedules import LR_SCHEDULES, lr_factor
 from growthring.train.recipe import CODE, KINDS, Recipe, change
 from growthring.train.tasks import Place, Streams, task_of
@@ -106,7 +107,7 @@ def make_streams(
     return task_of(recipe).streams(recipe, generator, Place(root, device, download, say))
 
 
-def check_data(settings: Mapping[str, Any], root: Path | None) -> None:
+def check_data(settings: Mapping[str, Any], root: Path | None, download: bool = False) -> None:
     """Reads the data of a recipe that is known by its settings only, as `Recipe.as_dict` has them, and forgets it.
 
     Raises:
@@ -116,7 +117,7 @@ def check_data(settings: Mapping[str, Any], root: Path | None) -> None:
         return
     known = {key: value for key, value in settings.items() if key in KINDS and key not in CODE}
     recipe = Recipe(**{"name": "", **known, "model": nn.Identity})
-    make_streams(recipe, root, torch.Generator().manual_seed(0), torch.device("cpu"))
+    make_streams(recipe, root, torch.Generator().manual_seed(0), torch.device("cpu"), download)
 
 
 def make_optimizer(recipe: Recipe, model: nn.Module, total_steps: int) -> torch.optim.Optimizer:
@@ -152,6 +153,7 @@ def check(recipe: Recipe) -> None:
             raise InputError(
                 f"{name}={getattr(recipe, name)!r}: a share of the full strength at the seed's width, from 0 to 1."
             )
+    mode_of(recipe.compile)
     task_of(recipe).options_of(recipe.task_options)
     make_growth_method(recipe)
 

@@ -35,6 +35,7 @@ class Totals:
     search_flops: float = 0.0  # of the growth method's own optimisation, forward and backward
     seconds: float = 0.0
     cpu_seconds: float = 0.0
+    compile_seconds: float = 0.0  # the part of `seconds` that torch.compile took
     peak_memory: int | None = None
 
     def done(self, unit: Unit) -> tuple[int, int]:

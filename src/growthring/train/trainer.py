@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import platform
+import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -22,16 +23,20 @@ from growthring.runs import EpochRecord, Result, RunFolder
 from growthring.runs.metrics import ACCURACY, LOSS, stored
 from growthring.runs.records import LogRecord
 from growthring.runs.results import finished_result
+from growthring.runs.shared import SharedFolder
 from growthring.train.card import describe_training
 from growthring.train.config import SOURCE
+from growthring.train.crew import Crew
 from growthring.train.interrupt import Interrupt
 from growthring.train.loop import Loop
 from growthring.train.parts import assemble
-from growthring.train.progress import Progress
-from growthring.train.recipe import Recipe, differences
+from growthring.train.processes import Processes, local_device
+from growthring.train.progress import Progress, Silence
+from growthring.train.recipe import Recipe, change, differences
 from growthring.train.resuming import check_finite_weights, set_random, state_of, take_up
 from growthring.train.saved import Saved, how_to_resume, open_run
 from growthring.train.setup import check, find_device
+from growthring.train.sharing import check_shareable
 from growthring.train.state import Interrupted
 from growthring.train.tasks import Outcome
 
@@ -57,6 +62,7 @@ class Trainer(Loop):
         progress: what shows how far it is.
         source: how to find the recipe again, for `growthring train --resume`.
         tensorboard: also write TensorBoard events (needs the package).
+        compile: in place of the recipe's.
 
     >>> import tempfile
     >>> from growthring.train.progress import Silence
@@ -88,16 +94,23 @@ class Trainer(Loop):
         progress: Progress | None = None,
         source: dict[str, Any] | None = None,
         tensorboard: bool = False,
+        compile: bool | Literal["auto", "always", "never"] | None = None,
     ) -> None:
-        self.folder, place = RunFolder(out), find_device(device)
+        if compile is not None:
+            recipe = change(recipe, {"compile": compile})
+        place = find_device(local_device(device))
+        processes = Processes(place)
+        self.folder = RunFolder(out) if processes.is_alone else SharedFolder(out, processes)
         self._cadence = (checkpoint_steps, checkpoint_minutes * 60, keep)
         self._log_rates, self._source, self._tensorboard = log_rates, source or {}, tensorboard
         check(recipe)
         self._check_options(checkpoint_minutes)
-        progress = progress or Progress()
+        check_shareable(processes, recipe, train=train, test=test)
+        progress = (progress or Progress()) if processes.is_first else Silence()
         parts = assemble(
             recipe,
             place,
+            processes,
             model=model,
             train=train,
             test=test,
@@ -120,7 +133,9 @@ class Trainer(Loop):
         )
         self._config: Mapping[str, Any] | None = None  # as config.json has it
         self._resumed: Saved | None = None
-        self._interrupt = Interrupt(self.progress.say)
+        asking = (signal.SIGINT,) if processes.is_alone else (signal.SIGINT, signal.SIGTERM)
+        self._crew = Crew()
+        self._interrupt = Interrupt(self.progress.say, asking)
         self._last_write = time.monotonic()
 
     def _check_options(self, minutes: float) -> None:
@@ -147,7 +162,9 @@ class Trainer(Loop):
             What the run came to. One that was finished when it was resumed is not trained again.
         """
         has_log = self._resumed is not None and self._resumed.log is not None
-        result = finished_result(self.out) if has_log and self.is_done else None
+        result = None
+        if has_log and self.is_done:
+            result = self.processes.from_first(lambda: finished_result(self.out))
         if result is not None:
             self.progress.say(
                 f"'{self.out}' is finished: {self.sentence(result)}. Nothing is left to train; the weights are in "
@@ -159,7 +176,7 @@ class Trainer(Loop):
             with self._interrupt:
                 self._begin()
                 self.run_stages()
-            if self._interrupt.is_asked:  # after the last step; the last stage has saved
+            if self._is_asked:  # after the last step; the last stage has saved
                 raise Interrupted(f"stopped before the end; {self._saved_words()}")
             try:
                 return self._finish()
@@ -184,7 +201,9 @@ class Trainer(Loop):
                 a new Trainer before the next try.
         """
         if saved is None:
-            saved = open_run(self.out, self.device, forget_metrics)
+            saved = self.processes.from_first(
+                lambda: open_run(self.out, self.device, forget_metrics)
+            )
         changed = differences(saved.config.settings, self.recipe.as_dict())
         if changed:
             raise InputError(
@@ -193,6 +212,7 @@ class Trainer(Loop):
             )
         self.account.costs, self._config = saved.config.plan, saved.config.content
         self.account.totals = take_up(self, saved)
+        self.processes.pool(self.totals, is_new=True)
         self._resumed = saved
 
     def _begin(self) -> None:
@@ -201,6 +221,10 @@ class Trainer(Loop):
             checkpoint, log = self._resumed.checkpoint, self._resumed.log
             self.folder.go_back_to(checkpoint.step, 0 if log is None else log.size)
             set_random(checkpoint.state, self.device)
+            own = checkpoint.state.get("own_random")
+            self._crew = Crew(checkpoint.state.get("crew", ()))
+            self._crew.join(checkpoint.step, self.processes.size)
+            self.processes.draws.begin(self.recipe.seed, checkpoint.step, own)
             where = "after the last stage" if self.is_done else f"at stage {self.totals.stage}"
             self.progress.say(f"resuming {where}, step {checkpoint.step}")
             return
@@ -211,6 +235,8 @@ class Trainer(Loop):
             )
         torch.manual_seed(self.recipe.seed)  # dropout and the like draw from torch's own generators
         seed_shared_random(self.recipe.seed)  # and augmentation from Python's and numpy's, too
+        self.processes.draws.begin(self.recipe.seed)
+        self._crew.join(0, self.processes.size)
         config = {
             "name": self.recipe.name,
             "fixed": self.recipe.fixed,
@@ -222,7 +248,7 @@ class Trainer(Loop):
             "task": self.parts.task.name,
             "metrics": stored(self.parts.task.metrics),
             "machine": f"{platform.machine()} {platform.system()}, {torch.get_num_threads()} threads, "
-            f"{self.device}",
+            f"{self.device.type if self.processes.size > 1 else self.device}{self.processes.words}",
             "versions": {"torch": torch.__version__, "python": platform.python_version()},
         }
         self._config = loads(dumps(config))  # as it will be read
@@ -246,16 +272,23 @@ class Trainer(Loop):
             if rates.factors:  # all rings may have one rate
                 self.note(rates)
         is_due = bool(every) and step % (every or 1) == 0
-        if is_due or time.monotonic() - self._last_write > seconds or self._interrupt.is_asked:
+        is_late = time.monotonic() - self._last_write > seconds
+        is_late, is_asked = self.processes.any_of(is_late, self._interrupt.is_asked)
+        if is_due or is_late or is_asked:
             self._save()
-        if self._interrupt.is_asked:
+        if is_asked:
             raise Interrupted(f"stopped after step {step}; {self._saved_words()}")
+
+    def after_choices(self) -> None:
+        """A checkpoint: what is compiled decides how the run goes on."""
+        self._save()
 
     def after_stage(self) -> None:
         """A checkpoint."""
         self._save()
 
     def _save(self) -> None:
+        self.processes.pool(self.totals)
         peak = self.parts.memory.read()
         if peak is not None:  # a resumed run has used memory in another process too
             self.totals.peak_memory = max(peak, self.totals.peak_memory or 0)
@@ -263,6 +296,7 @@ class Trainer(Loop):
             **state_of(self),
             "metrics": asdict(self.folder.mark()),
             "config": self._config,
+            **({"crew": self._crew.state} if self._crew.state else {}),
         }
         check_finite_weights(self, self._kept())
         self.folder.save(state, self.totals.step, self._cadence[2])
@@ -270,10 +304,13 @@ class Trainer(Loop):
 
     def _finish(self) -> Result:
         test = self.evaluate()
-        outcome = self._outcome()
-        result = self.account.result(test, outcome)
+        outcome = self.processes.from_first(self._outcome)
+        outcome = replace(outcome, notes=(*outcome.notes, *self.compilation.notes))
+        result = self.processes.from_first(lambda: self.account.result(test, outcome))
+        result = replace(result, notes=(*result.notes, *self._crew.notes))
         card = replace(
             self._card,
+            processes=self._crew.sizes,
             test_accuracy=result.test_accuracy,
             test_loss=result.test_loss,
             scores=result.scores,
@@ -295,6 +332,11 @@ class Trainer(Loop):
         self.model.eval()
         with torch.no_grad(), self._precision():
             return task.finish(self.model, test, self.recipe)
+
+    @property
+    def _is_asked(self) -> bool:
+        """Whether any process was asked to stop."""
+        return self.processes.any_of(self._interrupt.is_asked)[0]
 
     def _kept(self) -> str:
         return f"the last checkpoint in '{self.out}' is from before"

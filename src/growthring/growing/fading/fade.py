@@ -1,6 +1,12 @@
-"""Fade: the weights of the entries of one axis in one reduction."""
+"""Fade: the weights of the entries of one axis in one reduction.
+
+They are kept in tensors that last as long as the fade and are written to when it advances, so that code which is
+compiled (or captured) reads the present ones, and nothing of it has to be made anew.
+"""
 
 from __future__ import annotations
+
+import copy
 
 import torch
 
@@ -18,6 +24,7 @@ class Fade:
         inner: how often in a row it repeats each unit.
         is_mean: of a sum that the code divides by the number of entries: weights are shared out over all of them.
         is_spread: of a mean that centres what it is taken of: each entry is shifted as much as it counts.
+        share: mean of the present weights: which part of the entries counts.
     """
 
     def __init__(
@@ -32,8 +39,8 @@ class Fade:
         self.start, self.progress = start, progress
         self.outer, self.inner = outer, inner
         self.is_mean, self.is_spread = is_mean, is_spread
-        self._cast: torch.Tensor | None = None
-        self._share: float | None = None
+        with torch.inference_mode(False):  # an inference tensor could not be written to later
+            self.share, self._factors = self._present()
 
     def __len__(self) -> int:
         return len(self.start) * self.outer * self.inner
@@ -43,12 +50,11 @@ class Fade:
         """Present weights, between 0 and 1."""
         return self.start + (1 - self.start) * self.progress
 
-    @property
-    def share(self) -> float:
-        """Mean of the present weights: which part of the entries counts."""
-        if self._share is None:
-            self._share = float(self.weights.mean())
-        return self._share
+    def _present(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Share and factors of the present weights."""
+        weights = self.weights
+        share = weights.mean()
+        return share, weights / share if self.is_mean else weights.clone()
 
     def fits(self, size: int) -> bool:
         """Whether an axis of that size can be the one that fades."""
@@ -60,24 +66,35 @@ class Fade:
     def along(self, x: torch.Tensor, dim: int, size: int) -> torch.Tensor:
         """Present weights for axis `dim`, of that size, of a tensor, in a type wide enough to sum it in."""
         dtype = torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
-        cast = self._cast
-        if cast is None or cast.device != x.device or cast.dtype != dtype or cast.shape[0] != size:
-            # an inference tensor could not be saved for backward later
-            with torch.inference_mode(False):
-                weights = self.weights / (self.share if self.is_mean else 1.0)
-                inner = self.inner if self.outer > 1 else size // len(weights)
-                weights = weights.repeat_interleave(inner)
-                weights = weights.repeat(size // len(weights))
-                cast = weights.to(device=x.device, dtype=dtype)
-            if type(cast) is torch.Tensor:  # none of a tracer's
-                self._cast = cast
-        return cast.reshape([-1] + [1] * (x.dim() - 1 - dim))
+        factors = self._factors
+        if size != len(factors):
+            inner = self.inner if self.outer > 1 else size // len(factors)
+            factors = factors.repeat_interleave(inner)
+            factors = factors.repeat(size // len(factors))
+        # a copy: what is kept for a backward pass must not change when the fade advances
+        factors = factors.to(device=x.device, dtype=dtype, copy=True)
+        return factors.reshape([-1] + [1] * (x.dim() - 1 - dim))
 
     def advance(self, progress: float) -> None:
         """Moves on to a share of the stage."""
         if progress != self.progress:
-            self.progress, self._cast, self._share = progress, None, None
+            self.progress = progress
+            share, factors = self._present()
+            with torch.no_grad():
+                self.share.copy_(share)
+                self._factors.copy_(factors)
+
+    def place(self, device: torch.device) -> None:
+        """Keeps what is computed with where that happens."""
+        if device.type not in ("meta", "mps"):  # the latter has no 64 bits
+            self.share, self._factors = self.share.to(device), self._factors.to(device)
 
     def renewed(self) -> Fade:
         """A fade that begins where this one is."""
         return Fade(self.weights, 0.0, self.outer, self.inner, self.is_mean, self.is_spread)
+
+    def frozen(self) -> Fade:
+        """A fade that stays where this one is."""
+        kept = copy.copy(self)
+        kept.share, kept._factors = self.share.clone(), self._factors.clone()
+        return kept

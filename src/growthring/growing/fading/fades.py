@@ -123,13 +123,23 @@ class Fades:
         self._restore(fades)
 
     def _check(self) -> None:
-        """Refuses a model in which a module that fades was put in another's place."""
+        """Refuses a model in which a module that fades was put in another's place, or does not fade any more."""
         for path, stand_in in self._stand_ins.items():
             if self.model.get_submodule(path) is not stand_in.module:
                 raise FadeError(
                     f"'{path}' was replaced by another {type(stand_in.module).__name__} while its statistics fade "
                     "in, and the new one does not fade. Replace modules before a growth, or after "
                     "Grower.finish()."
+                )
+            forward = vars(stand_in.module).get("forward")
+            if (
+                forward is None
+                or getattr(forward, "__func__", None) is type(stand_in.module).forward
+            ):
+                raise FadeError(
+                    f"'{path}' ({type(stand_in.module).__name__}) got the forward of its class back while its "
+                    "statistics fade in, and computes something else since. Unwrap it "
+                    "(accelerator.unwrap_model(..., keep_fp32_wrapper=False)) when nothing fades in."
                 )
 
     def _begin(self, place: FadePlace, fade: Fade) -> None:
@@ -138,6 +148,7 @@ class Fades:
             known = frozenset(s for module, s, _ in self._places if module == path)
             self._stand_ins[path] = FadedForward(self.model.get_submodule(path), known)
             self._stand_ins[path].begin()
+        fade.place(next(self.model.parameters()).device)
         self._stand_ins[path].table.fades.setdefault(site, {})[position] = fade
         self._fades[place] = fade
 

@@ -6,7 +6,6 @@ known to fade are computed with weights.
 
 from __future__ import annotations
 
-import copy
 import functools
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -49,7 +48,7 @@ class Table:
 
     def snapshot(self) -> Table:
         """The same with the weights as they are now."""
-        kept = {s: {i: copy.copy(f) for i, f in fades.items()} for s, fades in self.fades.items()}
+        kept = {s: {i: f.frozen() for i, f in fades.items()} for s, fades in self.fades.items()}
         return Table(kept, self.known)
 
 

@@ -104,14 +104,16 @@ def weighted(call: ReductionCall, fades: Mapping[int, Fade]) -> Any:
     if call.given.get("out") is not None:
         raise FadeError("a reduction over a width that fades in writes to out=; assign its result.")
     weights: Tensor | None = None
-    total = 1.0
+    total: Tensor | float = (
+        1.0  # a tensor in the end: a number would be a constant of compiled code
+    )
     for position, d in enumerate(call.dims):
         fade = fades.get(position)
-        total *= call.shape[d] * (1.0 if fade is None else fade.share)
+        total = total * (call.shape[d] * (1.0 if fade is None else fade.share.to(x.device)))
         if fade is not None:
             mine = fade.along(x, d - len(call.shape) + x.dim(), call.shape[d])
             weights = mine if weights is None else weights * mine
-    assert weights is not None
+    assert weights is not None and isinstance(total, Tensor)
     result = _WEIGHTED[call.kind](call, weights, total)
     if any(fade.is_spread for fade in fades.values()):
         pair = isinstance(result, tuple)
@@ -133,44 +135,49 @@ def _cast(result: Any, like: Sequence[Tensor]) -> Any:
     return result.to(like[0].dtype)
 
 
-def _sum(call: ReductionCall, weights: Tensor, total: float) -> Tensor:
+def _as(number: Tensor, like: Tensor) -> Tensor:
+    """A number in the type of a result, which has no axes perhaps: then the number's own type would count."""
+    return number.to(like.dtype)
+
+
+def _sum(call: ReductionCall, weights: Tensor, total: Tensor) -> Tensor:
     result: Tensor = call.run(input=call.x * weights)
     return result
 
 
-def _mean(call: ReductionCall, weights: Tensor, total: float) -> Tensor:
+def _mean(call: ReductionCall, weights: Tensor, total: Tensor) -> Tensor:
     count = math.prod(call.shape[d] for d in call.dims)
     result: Tensor = call.run(input=call.x * weights)
-    return result * (count / total)
+    return result * _as(count / total, result)
 
 
-def _moments(call: ReductionCall, weights: Tensor, total: float) -> tuple[Tensor, Tensor]:
+def _moments(call: ReductionCall, weights: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and sum of squares about it, with every axis kept."""
     mean = (call.x * weights).sum(call.dims, keepdim=True) / total
     centred = call.x - mean
     return mean, (centred * centred.conj() * weights).sum(call.dims, keepdim=True)
 
 
-def _variance(call: ReductionCall, weights: Tensor, total: float) -> tuple[Tensor, Tensor]:
+def _variance(call: ReductionCall, weights: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
     mean, squares = _moments(call, weights, total)
     correction = call.given.get("correction")
     if correction is None:
         correction = 1 if call.given.get("unbiased", True) else 0
-    variance = squares / max(total - float(correction), 0.0)
+    variance = squares / (total - float(correction)).clamp_min(0.0)
     if not call.given.get("keepdim", False):
         mean, variance = mean.squeeze(call.dims), variance.squeeze(call.dims)
     return variance, mean
 
 
-def _var(call: ReductionCall, weights: Tensor, total: float) -> Tensor:
+def _var(call: ReductionCall, weights: Tensor, total: Tensor) -> Tensor:
     return _variance(call, weights, total)[0]
 
 
-def _std(call: ReductionCall, weights: Tensor, total: float) -> Tensor:
+def _std(call: ReductionCall, weights: Tensor, total: Tensor) -> Tensor:
     return _variance(call, weights, total)[0].sqrt()
 
 
-def _std_mean(call: ReductionCall, weights: Tensor, total: float) -> tuple[Tensor, Tensor]:
+def _std_mean(call: ReductionCall, weights: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
     variance, mean = _variance(call, weights, total)
     return variance.sqrt(), mean
 
@@ -180,25 +187,25 @@ def _order(call: ReductionCall) -> float:
     return float(order) if isinstance(order, (int, float)) else 2.0
 
 
-def _norm(call: ReductionCall, weights: Tensor, total: float) -> Tensor:
+def _norm(call: ReductionCall, weights: Tensor, total: Tensor) -> Tensor:
     first = _NAMES[call.kind][0]
     result: Tensor = call.run(**{first: call.x * weights ** (1 / _order(call))})
     return result
 
 
-def _normalize(call: ReductionCall, weights: Tensor, total: float) -> Tensor:
+def _normalize(call: ReductionCall, weights: Tensor, total: Tensor) -> Tensor:
     scaled = call.x * weights ** (1 / _order(call))
     length = torch.linalg.vector_norm(scaled, _order(call), call.dims, keepdim=True)
     return call.x / length.clamp_min(call.given.get("eps", 1e-12))
 
 
-def _cosine(call: ReductionCall, weights: Tensor, total: float) -> Tensor:
+def _cosine(call: ReductionCall, weights: Tensor, total: Tensor) -> Tensor:
     roots = weights.sqrt()
     result: Tensor = call.run(x1=call.x * roots, x2=call.given["x2"] * roots)
     return result
 
 
-def _loss(call: ReductionCall, weights: Tensor, total: float) -> Tensor:
+def _loss(call: ReductionCall, weights: Tensor, total: Tensor) -> Tensor:
     old: dict[str, Any] = {n: call.given[n] for n in ("size_average", "reduce") if n in call.given}
     reduction = call.given.get("reduction", "mean")
     if any(value is not None for value in old.values()):  # as it was said before `reduction`
@@ -207,10 +214,10 @@ def _loss(call: ReductionCall, weights: Tensor, total: float) -> Tensor:
     if reduction == "sum":
         return losses.sum()
     own = call.given.get("weight")  # the user's, which `losses` are multiplied by already
-    return losses.sum() / (total if own is None else (own * weights).sum())
+    return losses.sum() / (_as(total, losses) if own is None else (own * weights).sum())
 
 
-def _layer_norm(call: ReductionCall, weights: Tensor, total: float) -> Tensor:
+def _layer_norm(call: ReductionCall, weights: Tensor, total: Tensor) -> Tensor:
     gain, bias = call.given.get("weight"), call.given.get("bias")
     if call.kind == "group_norm":  # one entry for each channel, which is axis 1
         shape = [-1] + [1] * (call.x.dim() - 2)
@@ -258,7 +265,7 @@ def faded_module(module: nn.Module, x: Tensor, fades: Mapping[int, Fade]) -> Ten
     return result
 
 
-_WEIGHTED: dict[str, Callable[[ReductionCall, Tensor, float], Any]] = {
+_WEIGHTED: dict[str, Callable[[ReductionCall, Tensor, Tensor], Any]] = {
     "sum": _sum, "mean": _mean, "var": _var, "std": _std, "var_mean": _variance, "std_mean": _std_mean,
     "norm": _norm, "linalg_norm": _norm, "vector_norm": _norm, "normalize": _normalize,
     "cosine_similarity": _cosine, "loss": _loss, "huber_loss": _loss,
