@@ -37,6 +37,7 @@ from growthring.growing.proof import prove
 from growthring.growing.report import GrowthReport
 from growthring.growing.searching import Search, SearchBatches
 from growthring.growing.stage import grow_stage
+from growthring.growing.streaming import check_growth_of_shards
 from growthring.growing.states import states_of
 from growthring.growing.subjects import Subjects, rings_until
 from growthring.growing.trials import Trials
@@ -110,7 +111,7 @@ class Grower:
         wrapping = Wrapping(model, through)
         model = wrapping.model
         with wrapping.ranks.together():
-            check_model(model)
+            check_model(model, may_shard=True)
             check_trainable(model)
             preset = preset_named(getattr(plan, "preset", "default"))
             self.noise = preset.noise if noise is None else noise
@@ -121,6 +122,7 @@ class Grower:
             self._search = Search(chosen, batches, loss)
             optimizers = check_optimizers(model, optimizer)
             stage = find_stage(model, plan)
+            check_growth_of_shards(model, plan, chosen)
             with own_settings(), untouched(model):
                 chosen.check(plan, model)
             self._trials = Trials(model, plan)
