@@ -36,8 +36,8 @@ from growthring.growing.proof import prove
 from growthring.growing.report import GrowthReport
 from growthring.growing.searching import Search, SearchBatches
 from growthring.growing.stage import grow_stage
-from growthring.growing.streaming import check_growth_of_shards
 from growthring.growing.states import states_of
+from growthring.growing.streaming import check_growth_of_shards
 from growthring.growing.subjects import Subjects, rings_until
 from growthring.growing.trials import Trials
 from growthring.methods import GrowthMethod
