@@ -1,10 +1,11 @@
-"""docs/distributed.md: its script runs on two processes."""
+"""docs/distributed.md and docs/fsdp.md: their scripts run on two processes."""
 
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 from torch import nn
 
@@ -13,8 +14,9 @@ import growthring as gr
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_script_runs_on_two_processes(tmp_path):
-    code = re.search(r"```python\n(.*?)```", (ROOT / "docs/distributed.md").read_text(), re.S)[1]
+@pytest.mark.parametrize("page", ["distributed", "fsdp"])
+def test_the_script_runs_on_two_processes(page, tmp_path):
+    code = re.search(r"```python\n(.*?)```", (ROOT / f"docs/{page}.md").read_text(), re.S)[1]
     (tmp_path / "train.py").write_text(code)
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "train.py"]
     ran = subprocess.run([sys.executable, *launch], cwd=tmp_path, capture_output=True, text=True)

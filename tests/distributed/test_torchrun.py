@@ -222,7 +222,11 @@ def of_a_task(rank, kind, folder):
     return Trainer(TASKS[kind](), folder, progress=Silence()).fit()
 
 
-@pytest.mark.parametrize("kind", TASKS)
+SLOW = ("translation", "images, by a search")
+MARKED = [pytest.param(k, marks=[pytest.mark.slow] * (k in SLOW)) for k in TASKS]
+
+
+@pytest.mark.parametrize("kind", MARKED)
 def test_the_tasks_are_shared_out(kind, tmp_path):
     """What is padding has no weight; a search is on whole batches. Images come as float32."""
     tolerance = {"rtol": 1e-3, "atol": 1e-5} if "images" in kind else {}

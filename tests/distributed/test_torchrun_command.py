@@ -42,6 +42,7 @@ def run(command, folder):
     return ran.returncode, ran.stdout, ran.stderr
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_page_run(tmp_path):
     code = re.search(r"```sh\n(.*?)```", (ROOT / "docs/torchrun.md").read_text(), re.S)[1]
     first, second = [line.split("#")[0].strip() for line in code.splitlines()]

@@ -214,6 +214,14 @@ def test_a_thin_convolution_under_inductor_is_told_with_the_remedy():
     del compiled
 
 
+def test_where_torch_hides_the_backend_it_may_be_inductor(monkeypatch):
+    plan = thin(0.25)
+    compiled = torch.compile(plan.build_seed(), backend="eager")
+    monkeypatch.delattr(torch._dynamo.eval_frame, "innermost_backend")
+    with pytest.warns(gr.GrowthWarning, match=REMEDY):
+        gr.Grower(compiled, plan)
+
+
 @pytest.mark.filterwarnings("error::growthring.GrowthWarning")
 def test_what_cannot_crash_is_not_warned_of(monkeypatch):
     def made(start=0.25, **options):

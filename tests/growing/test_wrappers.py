@@ -30,7 +30,7 @@ def one_process(tmp_path):
 # Sharded models.
 
 
-def test_fully_shard_is_refused(one_process):
+def test_a_plan_is_made_before_fully_shard(one_process):
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
@@ -39,10 +39,15 @@ def test_fully_shard_is_refused(one_process):
     model = plan.build_seed()
     grower = gr.Grower(model, plan)
     fully_shard(model, mesh=mesh)
-    text = r"the model is sharded by fully_shard\. Grow the plain module on every process"
-    for act in (grower.grow, lambda: gr.Grower(model, plan), lambda: gr.plan(model, X)):
-        with pytest.raises(UnsupportedModelError, match=text):
-            act()
+    with pytest.raises(
+        UnsupportedModelError, match=r"the model is sharded by fully_shard\. Plan the"
+    ):
+        gr.plan(model, X)
+    text = (
+        r"was cut by fully_shard after the Grower was made.*First fully_shard, then the optimizer"
+    )
+    with pytest.raises(UnsupportedModelError, match=text):
+        grower.grow()
 
 
 def test_replicate_is_refused(one_process):

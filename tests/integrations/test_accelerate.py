@@ -3,6 +3,7 @@
 import copy
 import itertools
 import os
+import shutil
 
 import pytest
 import torch
@@ -224,11 +225,21 @@ def on_two(rank, folder):
     again = Run(plan, "AdamW", "grower first", accumulate=2)
     again.accelerator.load_state(folder)
     same(again.train(cut, 24), whole)
-    return whole.weights
+    elsewhere = f"{folder}/{rank}"  # a disk of its own, on which one has no growth
+    os.makedirs(elsewhere)
+    if rank == 0:
+        shutil.copy(f"{folder}/growthring.safetensors", elsewhere)
+    lost = Run(plan, "AdamW", accumulate=2)
+    with pytest.raises(GrowthError) as refusal:
+        lost.accelerator.load_state(elsewhere)
+    assert lost.grower.stage == 0
+    return whole.weights, str(refusal.value)
 
 
 def test_two_processes_grow_one_model_and_resume(tmp_path):
-    one, other = on_ranks(on_two, str(tmp_path))
+    (one, told), (other, own) = on_ranks(on_two, str(tmp_path))
+    assert "lacks 'growthring.safetensors'" in own
+    assert "rank 1" in told and own in told
     assert all(torch.equal(one[name], other[name]) for name in one)
     plan = planned(torch.float64, total_steps=12)
     alone = Run(plan, "AdamW", accumulate=2, per=2).train(0, 24)

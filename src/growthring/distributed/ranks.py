@@ -52,6 +52,9 @@ class Ranks:
     def together(self) -> Iterator[None]:
         """What is done inside fails on all ranks if it fails on one.
 
+        Inside of another `together`, a failure is counted once: the first count that any rank comes to is that of
+        all, wherever in the code they are.
+
         Raises:
             RanksError: here it did not fail, elsewhere it did: where and why.
         """
@@ -62,16 +65,23 @@ class Ranks:
         try:
             yield
         except BaseException as caught:
+            if hasattr(caught, "_is_known"):  # an inner vote has told all ranks
+                raise
             error = caught
         try:
             is_done = self._least(torch.tensor([error is None], dtype=torch.int64))
             reasons = None if bool(is_done) else self._gathered(_in_words(error))
         except Exception as lost:  # a process is gone; its own error has told why, ours is the news
             raise error or self._lost(lost) from lost
-        if error is not None:
-            raise error
         if reasons is not None:
-            raise RanksError(self._failures(reasons))
+            error = error or RanksError(self._failures(reasons))
+            error._is_known = True  # type: ignore[attr-defined]
+            raise error
+
+    def meet(self) -> None:
+        """Before a message that others than this class send: fails here if a rank has failed, and will not come."""
+        with self.together():
+            pass
 
     def from_first(
         self, decide: Callable[[], Value], shared: Mapping[str, Any] | None = None

@@ -14,7 +14,15 @@ from typing import Any
 from torch import distributed as dist, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from growthring.distributed.fullyshard import (
+    check_units,
+    is_fully_sharded,
+    mesh_of,
+    refit,
+    settle,
+)
 from growthring.distributed.ranks import Ranks
+from growthring.distributed.shards import ranks_over
 from growthring.errors import GrowthStepError, UnsupportedModelError
 
 
@@ -58,6 +66,7 @@ class Wrapping:
     def __init__(self, model: nn.Module, through: nn.Module | None = None) -> None:
         self.model = unwrapped(model)
         self._through: list[DistributedDataParallel] = []
+        self._is_sharded = isinstance(self.model, nn.Module) and is_fully_sharded(self.model)
         self.ranks = Ranks()
         if isinstance(self.model, nn.Module):
             self.attach(model if through is None else through)
@@ -85,7 +94,14 @@ class Wrapping:
             )
         self._through = found
         self.ranks = Ranks()
-        if found and found[0].process_group.size() > 1:
+        if is_fully_sharded(self.model):
+            check_replicated(self.model)
+            check_units(self.model)
+            settle(self.model)
+        mesh = mesh_of(self.model)
+        if mesh is not None:
+            self.ranks = ranks_over(mesh)
+        elif found and found[0].process_group.size() > 1:
             device = next(self.model.parameters()).device
             self.ranks = Ranks(found[0].process_group, device)
         self.check()
@@ -93,6 +109,11 @@ class Wrapping:
     def check(self) -> None:
         """Refuses a model in a DistributedDataParallel of which nobody has told: it would stop averaging."""
         check_replicated(self.model)
+        if is_fully_sharded(self.model) != self._is_sharded:
+            raise UnsupportedModelError(
+                "the model was cut by fully_shard after the Grower was made, which knows the parameters before. "
+                "First fully_shard, then the optimizer, then gr.Grower(model, plan, optimizer)."
+            )
         for wrapper in live_wrappers(self.model):
             if not any(wrapper is known for known in self._through):
                 raise UnsupportedModelError(
@@ -109,6 +130,7 @@ class Wrapping:
 
     def renew(self) -> None:
         """Lets gradients be averaged again, after parameters got other data; also after that was taken back."""
+        refit(self.model)
         for wrapper in self._through:
             renew(wrapper)
 

@@ -13,6 +13,8 @@ from typing import Any
 
 from torch import nn
 
+from growthring.distributed.fullyshard import is_fully_sharded
+from growthring.errors import UnsupportedModelError
 from growthring.graph.laws import POWERS
 from growthring.graph.places import FixedPlaceError, Place, assign, plain_numbers, read
 from growthring.graph.rehearse import Rehearsal, rehearse
@@ -91,6 +93,11 @@ def _close(a: float, b: float) -> bool:
 
 
 def _copy(model: nn.Module) -> nn.Module:
+    if is_fully_sharded(model):
+        raise UnsupportedModelError(
+            "the model was cut by fully_shard and has other numbers in its code than the plan's of its stage: "
+            "both would have to be run, and no copy can be made of what was cut. Cut a plan.build_seed()."
+        )
     return copy_with(model, {n: t.detach() for n, t in named_tensors(model).items()})
 
 

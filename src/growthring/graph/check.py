@@ -8,18 +8,24 @@ import torch
 from torch import nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
+from growthring.distributed.shards import local_of
 from growthring.errors import InputError, UnsupportedModelError
 from growthring.graph.trace import ExampleInputs, split_inputs
-from growthring.graph.wrappers import check_sharded
+from growthring.graph.wrappers import check_sharded, check_wrappers
 
 
-def check_model(model: nn.Module) -> None:
-    """Raises if the model is not a plain, initialised, unwrapped module."""
+def check_model(model: nn.Module, may_shard: bool = False) -> None:
+    """Raises if the model is not a plain, initialised, unwrapped module.
+
+    Args:
+        model: to look at.
+        may_shard: whether fully_shard may have cut it.
+    """
     if not isinstance(model, nn.Module):
         raise InputError(f"model is a {type(model).__name__}, not an nn.Module.")
     for path, module in model.named_modules():
         _check_module(f"'{path}'" if path else "the model", module)
-    check_sharded(model)
+    (check_wrappers if may_shard else check_sharded)(model)
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         if isinstance(tensor, (UninitializedParameter, UninitializedBuffer)):
             raise UnsupportedModelError(
@@ -128,7 +134,8 @@ def check_finite(model: nn.Module) -> None:
     """Raises if the model has no values (meta device) or a weight that is not finite."""
     # Other buffers may hold infinities by design (masks).
     statistics = [(n, b) for n, b in model.named_buffers() if "running_" in n]
-    for name, tensor in [*model.named_parameters(), *statistics]:
+    for name, held in [*model.named_parameters(), *statistics]:
+        tensor = local_of(held)  # every process looks at what it has
         if tensor.device.type == "meta":
             raise UnsupportedModelError(
                 f"'{name}' is on the meta device and has no values, so neither its deviation nor "

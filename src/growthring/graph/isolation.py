@@ -72,6 +72,7 @@ def untouched(model: nn.Module, kept: Snapshot | None = None) -> Iterator[Snapsh
         kept: what an outer `untouched` of the same model yielded, where nothing has changed since: several
             passes need one snapshot only.
     """
+    is_own = kept is None
     if kept is None:
         hooks = torch.nn.modules.module
         everywhere = [value for name, value in vars(hooks).items() if name.endswith("_hooks")]
@@ -87,6 +88,8 @@ def untouched(model: nn.Module, kept: Snapshot | None = None) -> Iterator[Snapsh
     finally:
         if not is_done:  # an interrupt came just before
             kept.restore()
+        if is_own:
+            kept.forget()
 
 
 @contextlib.contextmanager

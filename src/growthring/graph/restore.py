@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import types
 from collections import OrderedDict
+from collections.abc import Callable
 from operator import is_
 from typing import Any
 
 import torch
+
+from growthring.distributed.shards import is_shard, set_shard
 
 MISSING = object()
 CONSTANT = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType, type)
@@ -20,10 +23,32 @@ def set_data(tensor: torch.Tensor, data: torch.Tensor) -> None:
     remembers the old shape. torch drops the accumulator when the *type* of the data changes, so the
     way there leads through another type.
     """
+    if is_shard(tensor):
+        set_shard(tensor, data)  # no graph leads to it
+        return
     if tensor.shape != data.shape and tensor.requires_grad:
         other = torch.float64 if data.dtype != torch.float64 else torch.float32
         tensor.data = torch.empty(0, dtype=other, device=data.device)
     tensor.data = data
+
+
+def restoring_shard(tensor: Any) -> Callable[[], None]:
+    """What gives a tensor that other processes hold parts of the part back that is here; nothing is sent."""
+    local, spec, data = tensor._local_tensor, tensor._spec, tensor.data
+    needs_gradient, gradient = tensor.requires_grad, tensor.grad if tensor.is_leaf else None
+
+    def back() -> None:
+        if tensor._local_tensor is not local or tensor._spec is not spec:
+            tensor.grad = None
+            set_shard(tensor, data)
+            tensor._local_tensor, tensor._spec = local, spec
+        if tensor.is_leaf:
+            if tensor.grad is not gradient:
+                tensor.grad = gradient
+            if tensor.requires_grad != needs_gradient:
+                tensor.requires_grad_(needs_gradient)
+
+    return back
 
 
 def same_memory(tensor: torch.Tensor, data: torch.Tensor) -> bool:

@@ -11,6 +11,7 @@ from torch import nn
 from growthring.errors import InputError
 
 _OF_TORCH = frozenset(vars(nn.Module()))
+_OF_FSDP = "__composable_api_state_key"  # where torch's fully_shard keeps its machinery on a module
 _PLAIN = (str, bytes, int, float, complex, bool, type, torch.dtype, torch.device, nn.Module)
 
 
@@ -108,5 +109,5 @@ class Leavings:
             for name, value in list(vars(module).items()):
                 if name in _OF_TORCH or value is None or isinstance(value, _PLAIN):
                     continue  # most of them, and nothing to be found there
-                if not callable(value):
+                if not callable(value) and not name.startswith(_OF_FSDP):
                     yield f"{path}.{name}".lstrip("."), value

@@ -24,6 +24,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
+from growthring.distributed.shards import is_shard, local_of
 from growthring.errors import UnsupportedModelError
 from growthring.graph.code import Code, is_library
 from growthring.graph.interrupts import uninterrupted
@@ -32,6 +33,7 @@ from growthring.graph.restore import (
     equal,
     restore_attribute,
     restore_dict,
+    restoring_shard,
     same_memory,
     set_data,
 )
@@ -73,7 +75,8 @@ class Snapshot:
             id(t)
             for root in stack
             if isinstance(root, nn.Module)
-            for t in (*root.parameters(), *root.buffers())
+            for tensor in (*root.parameters(), *root.buffers())
+            for t in (tensor, local_of(tensor))
         }
         while stack:
             item = stack.pop()
@@ -94,6 +97,11 @@ class Snapshot:
                 f"the forward pass changes {self._changed_data[0]} in place, which is no parameter or "
                 f"buffer and with more than {_LARGE >> 20} MB too large to be put back. Make it a buffer."
             )
+
+    def forget(self) -> None:
+        """Lets go of everything, for good: copies of weights had better not wait for Python's collector."""
+        self._back.clear()
+        self._seen.clear()
 
     def empty_caches(self) -> bool:
         """Lets cached functions compute anew until `restore`; whether there was anything to forget."""
@@ -146,6 +154,10 @@ class Snapshot:
     def _tensor(self, tensor: torch.Tensor) -> Children:
         if type(tensor).__name__ == "FakeTensor" and self._values:
             return ()
+        if is_shard(tensor):
+            self._back.append(restoring_shard(tensor))
+            gradient = tensor.grad if tensor.is_leaf else None
+            return [local_of(tensor), gradient, getattr(tensor, "__dict__", None)]
         is_leaf, needs_gradient, data = tensor.is_leaf, tensor.requires_grad, tensor.data
         gradient = tensor.grad if is_leaf else None
         version = None if tensor.is_inference() else tensor._version

@@ -1,4 +1,4 @@
-"""Wrappers that cut a model into pieces for several processes: refused."""
+"""Wrappers that cut a model into pieces for several processes: refused, but for fully_shard while it grows."""
 
 from __future__ import annotations
 
@@ -9,20 +9,28 @@ from typing import Any
 from torch import distributed, nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from growthring.distributed.fullyshard import check_units, is_fully_sharded
 from growthring.distributed.wrapping import check_replicated
 from growthring.errors import UnsupportedModelError
 
-_WAY_OUT = "Grow the plain module on every process, before it is sharded; growing a sharded one is not supported."
+_WAY_OUT = "Grow the plain module on every process, or one that torch's fully_shard has cut (docs/fsdp.md)."
+_PLAN_FIRST = "Plan the plain model, then cut the seed: plan.build_seed(), fully_shard, the optimizer, gr.Grower."
+
+
+def check_wrappers(model: nn.Module) -> None:
+    """Raises if something other than fully_shard owns pieces of the model, or that in a way that cannot grow."""
+    if not is_fully_sharded(model):
+        check_sharded(model)
+        return
+    check_replicated(model)
+    _check_modules(model, allowed="fully_shard")
+    check_units(model)
 
 
 def check_sharded(model: nn.Module) -> None:
     """Raises if the model's parameters are pieces that something else owns: what grows here would be lost."""
     check_replicated(model)
-    for path, module in model.named_modules():
-        kind = _sharding_of(type(module))
-        if kind is not None:
-            where = f"'{path}'" if path else "the model"
-            raise UnsupportedModelError(f"{where} is sharded by {kind}. {_WAY_OUT}")
+    _check_modules(model)
     for name, parameter in model.named_parameters():
         kind = type(parameter).__name__
         tensor: Any = parameter
@@ -40,6 +48,15 @@ def check_sharded(model: nn.Module) -> None:
     for wrapper in _live_shards(model):
         kind = type(wrapper).__name__
         raise UnsupportedModelError(f"the model is held by a {kind}, which shards it. {_WAY_OUT}")
+
+
+def _check_modules(model: nn.Module, allowed: str | None = None) -> None:
+    for path, module in model.named_modules():
+        kind = _sharding_of(type(module))
+        if kind not in (None, allowed):
+            where, way = f"'{path}'" if path else "the model", _WAY_OUT
+            way = _PLAN_FIRST if kind == "fully_shard" else way
+            raise UnsupportedModelError(f"{where} is sharded by {kind}. {way}")
 
 
 def _sharding_of(kind: type) -> str | None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from growthring.distributed.ranks import Ranks
+from growthring.distributed.shards import is_shard
 from growthring.graph.resize import named_tensors
 from growthring.graph.restore import set_data
 from growthring.optim.held import tensors_in
@@ -71,7 +72,7 @@ class Accord:
             self._ranks.same_tensors(self._tensors(), "after the growth")
 
     def _tensors(self, buffers: bool = True) -> dict[str, Tensor]:
-        """Weights, statistics, and what optimizers remember of them."""
+        """Weights, statistics, and what optimizers remember of them, but for shards: nobody else has those."""
         found: dict[str, Tensor] = {}
         for number, module in enumerate(self._modules):
             where = "" if number == 0 else f"average {number}: "
@@ -85,7 +86,7 @@ class Accord:
                 for key, value in state.items():
                     for place, tensor in enumerate(tensors_in(value)):
                         found[f"{kind}'s {key} ({place}) of {name}"] = tensor
-        return found
+        return {name: tensor for name, tensor in found.items() if not is_shard(tensor)}
 
 
 def facts_of(plan: Plan, model: nn.Module, optimizers: Iterable[Optimizer]) -> dict[str, Any]:

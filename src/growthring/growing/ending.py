@@ -60,7 +60,7 @@ def end_fades(model: nn.Module, inputs: ExampleInputs | None = None) -> FadeRepo
     >>> print(end_fades(net))
     nothing was fading in
     """
-    check_model(model)
+    check_model(model, may_shard=True)
     return ended(model, Fades(model, ()), inputs)
 
 

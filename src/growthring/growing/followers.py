@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from growthring.core.rings import RingMap
 from growthring.growing.matching import parameter_rings
+from growthring.growing.streaming import add_noise, grown_tensors
 from growthring.methods.base import Growth, Step
 from growthring.optim.base import RingOptimizer
 from growthring.optim.options import settle
@@ -36,9 +37,9 @@ def replay_of(
     def replay(copies: Mapping[str, Tensor]) -> dict[str, Tensor]:
         again = torch.Generator(device)
         again.set_state(state)
-        grown = growth.tensors({**old, **copies}, again)
+        grown = grown_tensors(growth, {**old, **copies}, again)
         if noise:
-            growth.add_noise(grown, noise, again)
+            add_noise(growth, grown, grown, noise, again)
         return grown
 
     return replay

@@ -14,6 +14,7 @@ from growthring.checkpoint.onetensor import to_tensor
 from growthring.core.presets import preset_named
 from growthring.core.rings import RingMap
 from growthring.core.variance import Mode
+from growthring.distributed.ranks import Ranks
 from growthring.distributed.wrapping import Wrapping
 from growthring.errors import GrowthError, GrowthStepError, GrowthWarning, InputError
 from growthring.graph.check import check_model, check_trainable
@@ -37,6 +38,7 @@ from growthring.growing.report import GrowthReport
 from growthring.growing.searching import Search, SearchBatches
 from growthring.growing.stage import grow_stage
 from growthring.growing.states import states_of
+from growthring.growing.streaming import check_growth_of_shards
 from growthring.growing.subjects import Subjects, rings_until
 from growthring.growing.trials import Trials
 from growthring.methods import GrowthMethod
@@ -109,7 +111,7 @@ class Grower:
         wrapping = Wrapping(model, through)
         model = wrapping.model
         with wrapping.ranks.together():
-            check_model(model)
+            check_model(model, may_shard=True)
             check_trainable(model)
             preset = preset_named(getattr(plan, "preset", "default"))
             self.noise = preset.noise if noise is None else noise
@@ -120,6 +122,7 @@ class Grower:
             self._search = Search(chosen, batches, loss)
             optimizers = check_optimizers(model, optimizer)
             stage = find_stage(model, plan)
+            check_growth_of_shards(model, plan, chosen)
             with own_settings(), untouched(model):
                 chosen.check(plan, model)
             self._trials = Trials(model, plan)
@@ -198,6 +201,11 @@ class Grower:
     def is_complete(self) -> bool:
         """Whether the model has its full size and nothing is fading in: it is all that its state_dict says."""
         return self.is_full and not self.fading_norms
+
+    @property
+    def ranks(self) -> Ranks:
+        """The processes that train the model."""
+        return self._subjects.ranks
 
     @property
     def num_steps(self) -> int:

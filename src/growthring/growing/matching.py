@@ -13,6 +13,7 @@ from growthring.core.axes import refs, size
 from growthring.core.rings import RingMap
 from growthring.core.variance import Mode
 from growthring.core.wording import counted
+from growthring.distributed.fullyshard import is_fully_sharded
 from growthring.distributed.wrapping import unwrapped
 from growthring.errors import GrowthStepError, InputError
 from growthring.graph.agree import disagreement
@@ -145,6 +146,11 @@ def check_optimizers(model: nn.Module, optimizer: Any) -> list[torch.optim.Optim
         if any(one is other for other in optimizers):
             raise InputError(f"the same {type(one).__name__} is given twice.")
         held = [id(p) for group in one.param_groups for p in group["params"]]
+        if is_fully_sharded(model) and not own.issuperset(held) and not own.issubset(held):
+            raise InputError(
+                f"{type(one).__name__} holds parameters that the model has not: fully_shard put shards in their "
+                "places. Make the optimizer after fully_shard: Optimizer(model.parameters(), ...)."
+            )
         if not any(p in own for p in held):
             raise InputError(
                 f"none of the {counted(len(held), 'parameter')} of {type(one).__name__} belong to the model. "

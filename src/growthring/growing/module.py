@@ -6,12 +6,15 @@ The model is one; an average of it (EMA, SWA) is another that takes the same ste
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import torch
 from torch import nn
 
 from growthring.core.axes import Layout
 from growthring.core.widen import formatted, widen_constant
+from growthring.distributed.fullyshard import refit
+from growthring.distributed.shards import on_whole
 from growthring.graph.computed import refresh
 from growthring.graph.follow import adopt_attributes, follow_attributes
 from growthring.graph.resize import named_tensors
@@ -60,7 +63,9 @@ class GrowingModule:
             tensor.grad = None
             set_data(tensor, new)
             if gradient is not None:
-                tensor.grad = _widen_gradient(gradient, layouts, factors.get(name, 1.0))
+                widen = partial(_widen_gradient, layouts=layouts, factor=factors.get(name, 1.0))
+                tensor.grad = on_whole(gradient, widen)
+        refit(self.module)
         refresh(self.module)
         self.follow(step)
         self.fades.extend(step.plan.groups.statistics, step.before, step.after)
@@ -69,7 +74,7 @@ class GrowingModule:
         """Takes on the shapes of a step; what new entries hold is for a saved state to say."""
         tensors = self.tensors
         grown = {
-            name: widen_constant(tensors[name].detach(), step.layouts(spec.axes), 0.0)
+            name: on_whole(tensors[name].detach(), partial(_padded, step.layouts(spec.axes)))
             for name, spec in self.plan.groups.specs.items()
             if step.changes(spec)
         }
@@ -86,6 +91,10 @@ class GrowingModule:
             for widths in (step.before, step.after)
         )
         adopt_attributes(self.module, old, new)
+
+
+def _padded(layouts: list[Layout], whole: torch.Tensor) -> torch.Tensor:
+    return widen_constant(whole, layouts, 0.0)
 
 
 def _widen_gradient(

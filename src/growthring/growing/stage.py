@@ -9,12 +9,13 @@ import torch
 
 from growthring.graph.check import check_finite
 from growthring.graph.snapshot import Snapshot
-from growthring.graph.wrappers import check_sharded
+from growthring.graph.wrappers import check_wrappers
 from growthring.growing.followers import changes_of, grow_optimizers, replay_of
 from growthring.growing.matching import check_shapes
 from growthring.growing.outcome import Outcome
 from growthring.growing.report import GrowthReport
 from growthring.growing.searching import Search
+from growthring.growing.streaming import add_noise, divisors_of, grown_tensors
 from growthring.growing.subjects import Subjects
 from growthring.growing.trials import Trials
 from growthring.planning.programs import drop_programs
@@ -39,7 +40,7 @@ def grow_stage(
     plan, main, ranks = subjects.plan, subjects.main, subjects.ranks
     optimizers, generator = subjects.optimizers, subjects.generator
     with ranks.together():
-        check_sharded(main.module)
+        check_wrappers(main.module)
         for each in subjects.modules:
             check_shapes(each.module, plan, subjects.stage)
             check_finite(each.module)
@@ -52,23 +53,24 @@ def grow_stage(
     for hold_norms in (False, True):
         growth = search.growth(step, main, generator, hold_norms, ranks)
         with ranks.together():
-            divisors = growth.gradient_divisors(main.tensors)
+            divisors = divisors_of(growth, main.tensors)
             replay = replay_of(growth, main.tensors, generator, noise)
-            grown = growth.tensors(main.tensors, generator)
+            grown = grown_tensors(growth, main.tensors, generator)
             main.install(step, grown, divisors)
             outcome.measure()
         if hold_norms or not ranks.from_first(partial(outcome.shows_eps, growth.factors)):
             break
         start.restore()  # once more, without rescaling what those norms normalise
+    start.forget()
     with ranks.together():
         outcome.check(growth)
         if noise:
-            growth.add_noise(grown, noise, generator)
+            add_noise(growth, grown, main.tensors, noise, generator)
             outcome.measure(with_noise=True)
         for average in subjects.averages:
             # the very entries that the model got, so that it stays an average of it
             tensors = average.tensors
-            average.install(step, replay(tensors), growth.gradient_divisors(tensors))
+            average.install(step, replay(tensors), divisors_of(growth, tensors))
         subjects.rings.append(step.after)
         changed = changes_of(step, main.tensors, grown, divisors)
         num_rings = subjects.rings.num_rings

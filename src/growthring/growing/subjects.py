@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from growthring.core.rings import RingMap
 from growthring.core.variance import Mode
+from growthring.distributed.fullyshard import settle
 from growthring.distributed.ranks import Ranks
 from growthring.distributed.wrapping import Wrapping
 from growthring.growing.accord import Accord
@@ -87,6 +88,9 @@ class Subjects:
 
     def change(self, act: Callable[[], Returned]) -> Returned:
         """What `act` returns, which changes the subjects; if it fails or is interrupted they are as they were."""
+        with self.ranks.together():
+            for each in self.modules:
+                settle(each.module)
         return all_or_nothing(self.roots, act, self.wrapping.renew)
 
     def tell_rings(self) -> None:

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from growthring.errors import GrowthError
+from growthring.distributed.fullyshard import mesh_of
+from growthring.distributed.shards import ranks_over
+from growthring.errors import GrowthError, RanksError
 from growthring.graph.arithmetic import Arithmetic
 from growthring.graph.discover import UNTRACED
 from growthring.graph.fresh import batch_size, fresh_inputs, resized
@@ -52,6 +54,9 @@ class Trials:
         kind = {(p.device, p.dtype) for p in self._model.parameters()}
         if self._kind != kind:
             inputs = self._plan.inputs_for(self._model)
+            mesh = mesh_of(self._model)
+            if mesh is not None:  # passes are meetings: all have to take the same ones
+                inputs = ranks_over(mesh).from_first(lambda: inputs)
             self._found, self._kind = make_trials(self._model, inputs, self._plan.outputs), kind
         return self._found
 
@@ -166,7 +171,7 @@ def rounding_limit(
     try:
         plain = run(model, trials, outputs, Arithmetic(lifted=lifted))
         disturbed = run(model, trials, outputs, Arithmetic(lifted=lifted, rounded=0))
-    except NO_MEMORY:
+    except (RanksError, *NO_MEMORY):
         raise
     except Exception:  # code that runs with no other arithmetic than its own
         return min(_UNKNOWN * eps, _LARGEST)

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from growthring.distributed.fullyshard import mesh_of, passing
+from growthring.distributed.shards import ranks_over
 from growthring.errors import InputError
 from growthring.graph.arithmetic import Arithmetic
 from growthring.graph.isolation import (
@@ -124,8 +126,11 @@ def outputs_of(
         arithmetic: how operators compute.
         kept: what an `untouched` around several passes yielded.
     """
+    mesh = mesh_of(model)
+    if mesh is not None:
+        ranks_over(mesh).meet()
     try:
-        return _pass(model, inputs, names, training, arithmetic.running(), kept)
+        outputs = _pass(model, inputs, names, training, arithmetic.running(), kept)
     except NO_MEMORY:
         raise
     except Exception as error:
@@ -133,8 +138,9 @@ def outputs_of(
             torch._dynamo.reset()  # torch.cond and the like fail from then on if they failed once
         if arithmetic != _PLAIN:
             raise
-    # code of the model's own that does not run under a dispatch mode, or that fails anyway
-    return _pass(model, inputs, names, training, contextlib.nullcontext(), kept)
+        # code of the model's own that does not run under a dispatch mode, or that fails anyway
+        outputs = _pass(model, inputs, names, training, contextlib.nullcontext(), kept)
+    return _judged(model, outputs)
 
 
 def _pass(
@@ -149,6 +155,7 @@ def _pass(
     with (
         callers_settings(),
         untouched(model, kept),
+        passing(model),
         _in_mode(model, training),
         fixed_random(),
         running,
@@ -160,6 +167,20 @@ def _pass(
             [t.detach().clone() for t in returned],
             {name: t.detach().clone() for name, t in left.items()},
         )
+
+
+def _judged(model: nn.Module, outputs: Outputs) -> Outputs:
+    """Of a model that is spread over processes the first one's outputs, so that all judge the same numbers."""
+    mesh = mesh_of(model)
+    if mesh is None:
+        return outputs
+    named = {f"returned.{i}": t for i, t in enumerate(outputs.returned)}
+    named |= {f"left.{name}": t for name, t in outputs.left.items()}
+    first = ranks_over(mesh).broadcast(named)
+    return Outputs(
+        [first[f"returned.{i}"] for i in range(len(outputs.returned))],
+        {name: first[f"left.{name}"] for name in outputs.left},
+    )
 
 
 def verify(

@@ -76,9 +76,8 @@ class PreparedGrower:
         number = self._number()
         self._check_optimizers()
         self._file = FILE if number == 0 else FILE.replace(".", f"_{number}.")
-        for wrapper in live_wrappers(
-            grower.model
-        ):  # the accelerator itself keeps the module inside
+        # the accelerator itself keeps the module inside
+        for wrapper in live_wrappers(grower.model):
             grower.attach(wrapper)
         accelerator.register_save_state_pre_hook(self._save)
         accelerator.register_load_state_pre_hook(self._load)
@@ -133,7 +132,9 @@ class PreparedGrower:
             write_growth(os.path.join(output_dir, self._file), state)
 
     def _load(self, models: Sequence[nn.Module], input_dir: str) -> None:
-        self.grower.load_state_dict(read_growth(os.path.join(input_dir, self._file)))
+        with self.grower.ranks.together():  # each has a disk of its own
+            growth = read_growth(os.path.join(input_dir, self._file))
+        self.grower.load_state_dict(growth)
 
 
 def _check_whole(accelerator: Accelerator) -> None:

@@ -135,15 +135,16 @@ class GrowthCallback(TrainerCallback):
             model: gets the shapes that its weights have there.
             optimizer: if there is one yet: a Grower takes up the rest, before the optimizer's state is loaded.
         """
-        growth = read_growth(os.path.join(folder, FILE))
+        path = os.path.join(folder, FILE)
         if optimizer is not None and not self.has_grower(model):
             self.make_grower(model, optimizer)
-        if self.has_grower(model):
-            assert self.grower is not None
-            self.grower.load_state_dict(growth)
-        else:
-            stage = check_saved(growth, self.plan, find_stage(model, self.plan))
-            take_shapes(model, self.plan, stage)
+        if not self.has_grower(model):
+            stage = check_saved(read_growth(path), self.plan, find_stage(model, self.plan))
+            return take_shapes(model, self.plan, stage)
+        assert self.grower is not None
+        with self.grower.ranks.together():  # each has a disk of its own
+            growth = read_growth(path)
+        self.grower.load_state_dict(growth)
 
 
 class GrowthMixin(_Base):

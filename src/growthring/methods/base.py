@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
@@ -124,6 +124,15 @@ class Growth(ABC):
         Averages of the model and copies of its weights in optimizer state take the same step: which tensors
         are returned and how many numbers are drawn must depend on shapes alone, here and in `add_noise`.
         """
+
+    def each(
+        self, old: Mapping[str, torch.Tensor], generator: torch.Generator
+    ) -> Iterator[tuple[str, torch.Tensor]]:
+        """The same one after the other, for tensors too large to be held all at once.
+
+        A method that can make one tensor without the others overrides it, and draws in the same order.
+        """
+        yield from self.tensors(old, generator).items()
 
     @abstractmethod
     def gradient_divisors(self, old: Mapping[str, torch.Tensor]) -> Divisors:

@@ -11,7 +11,7 @@ is read, and keys are the side of q·k that divides.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -157,7 +157,13 @@ class CopyGrowth(Growth):
         self, old: Mapping[str, torch.Tensor], generator: torch.Generator
     ) -> dict[str, torch.Tensor]:
         """Copies, moved along their directions."""
-        step, grown = self.step, {}
+        return dict(self.each(old, generator))
+
+    def each(
+        self, old: Mapping[str, torch.Tensor], generator: torch.Generator
+    ) -> Iterator[tuple[str, torch.Tensor]]:
+        """One after the other."""
+        step = self.step
         widening = Step(step.plan, step.before, self._between, step.mode)
         for spec, tensor in rescaled(step, self.factors, old):
             if self._candidates is not None:
@@ -166,8 +172,7 @@ class CopyGrowth(Growth):
             if spec.name in self._directions:
                 direction = self._directions[spec.name].detach().to(new)
                 new = new + self._moved(spec, self._copy(spec, direction))
-            grown[spec.name] = new
-        return grown
+            yield spec.name, new
 
     def _with_candidates(self, widening: Step, spec: TensorSpec, old: torch.Tensor) -> torch.Tensor:
         assert self._candidates is not None

@@ -7,7 +7,7 @@ Nothing is trained or searched: the new tensors follow from the old ones, the pl
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -22,6 +22,7 @@ from growthring.graph.groups import TensorSpec
 from growthring.methods.base import CONSTANTS, Divisors, Growth, Job, SearchCost, Step
 from growthring.methods.rescale import (
     constant_of,
+    is_kept,
     is_one,
     old_factor,
     old_factors,
@@ -74,21 +75,27 @@ class PairedGrowth(Growth):
         self, old: Mapping[str, torch.Tensor], generator: torch.Generator
     ) -> dict[str, torch.Tensor]:
         """Old entries × c, new ones in pairs."""
+        return dict(self.each(old, generator))
+
+    def each(
+        self, old: Mapping[str, torch.Tensor], generator: torch.Generator
+    ) -> Iterator[tuple[str, torch.Tensor]]:
+        """One after the other."""
         step, stats = self.step, stat_factors(self.factors)
-        grown: dict[str, torch.Tensor] = {}
         for name, spec in step.plan.groups.specs.items():
+            if name not in stats and is_kept(step, spec, self.factors):
+                continue
             tensor = old[name].detach()
             layouts = step.layouts(spec.axes)
             factor = old_factor(step, spec, self.factors, tensor)
             if name in stats:
                 scaled = rescaled_stat(spec, tensor, *stats[name])
-                grown[name] = widen_constant(scaled, layouts, CONSTANTS[spec.kind])
+                yield name, widen_constant(scaled, layouts, CONSTANTS[spec.kind])
             elif not any(lay.grows for lay in layouts):
                 if not is_one(factor):
-                    grown[name] = tensor * factor
+                    yield name, tensor * factor
             else:
-                grown[name] = _grow(step, spec, tensor, layouts, factor, generator)
-        return grown
+                yield name, _grow(step, spec, tensor, layouts, factor, generator)
 
     def gradient_divisors(self, old: Mapping[str, torch.Tensor]) -> Divisors:
         """C of every tensor."""

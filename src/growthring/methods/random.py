@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -45,22 +45,26 @@ class RandomGrowth(Growth):
         self, old: Mapping[str, torch.Tensor], generator: torch.Generator
     ) -> dict[str, torch.Tensor]:
         """Drawn at the deviation of the initialiser."""
+        return dict(self.each(old, generator))
+
+    def each(
+        self, old: Mapping[str, torch.Tensor], generator: torch.Generator
+    ) -> Iterator[tuple[str, torch.Tensor]]:
+        """One after the other."""
         step = self.step
-        grown: dict[str, torch.Tensor] = {}
         for name, spec in step.plan.groups.specs.items():
             layouts = step.layouts(spec.axes)
             if not any(lay.grows for lay in layouts):
                 continue
             tensor, value = old[name].detach(), constant_of(step, spec)
             if value is not None:
-                grown[name] = widen_constant(tensor, layouts, value)
+                yield name, widen_constant(tensor, layouts, value)
                 continue
             shape = [len(lay.source) for lay in layouts]
             new = normal(shape, step.std(spec), tensor, generator)
             clear_rows(spec, layouts, new)
             place_old(tensor, new, layouts, 1.0)
-            grown[name] = new
-        return grown
+            yield name, new
 
     def gradient_divisors(self, old: Mapping[str, torch.Tensor]) -> Divisors:
         """Old entries stay."""

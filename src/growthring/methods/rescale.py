@@ -13,6 +13,7 @@ import torch
 
 from growthring.core.axes import size
 from growthring.core.variance import Factors, Record, ScaleConflict, forward, preserve, rescaling
+from growthring.distributed.shards import gathered
 from growthring.graph.groups import TensorSpec
 from growthring.graph.laws import log_ratios
 from growthring.methods.base import CONSTANTS, Divisors, Step
@@ -40,7 +41,7 @@ def transfer(step: Step, tensors: Mapping[str, torch.Tensor], hold_norms: bool =
             [name] if spec.pieces is None else [f"{name}#{k}" for k in range(len(spec.pieces[1]))]
         )
         if step.mode == "constraint" and role != "output":
-            variance = float(tensors[name].detach().double().var(correction=0))
+            variance = float(gathered(tensors[name]).double().var(correction=0))
             if variance > 0:
                 target = -0.5 * math.log(spec.fan_in(step.before) * variance)
                 targets |= dict.fromkeys(labels, target)
@@ -104,6 +105,13 @@ def old_factors(step: Step, factors: Factors, tensors: Mapping[str, torch.Tensor
     return divisors
 
 
+def is_kept(step: Step, spec: TensorSpec, factors: Factors) -> bool:
+    """Whether a tensor that is no running statistic stays as it is: no new entries, and no factor but 1."""
+    parts = () if spec.pieces is None else range(len(spec.pieces[1]))
+    labels = [f"{spec.name}#{k}" for k in parts] or [spec.name]
+    return not step.changes(spec) and all(factors.tensors.get(n, 1.0) == 1.0 for n in labels)
+
+
 def is_one(factor: float | torch.Tensor) -> bool:
     """Whether a factor changes nothing."""
     return isinstance(factor, float) and factor == 1.0
@@ -131,6 +139,8 @@ def rescaled(
     """Every tensor that a growth changes, with its old values rescaled."""
     stats = stat_factors(factors)
     for name, spec in step.plan.groups.specs.items():
+        if name not in stats and is_kept(step, spec, factors):
+            continue
         tensor = old[name].detach()
         factor = old_factor(step, spec, factors, tensor)
         if name in stats:

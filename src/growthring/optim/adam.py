@@ -90,24 +90,22 @@ class Adam(RingOptimizer, torch.optim.Adam):
         has_complex = self._init_group(group, *lists)
         if not group["amsgrad"]:
             lists[4] = [None] * len(lists[0])
-        here = parts(*lists)
         if group["fused"]:
-            here[1] = list(map(in_layout, *here[:2]))
-        most = CACHE_ENTRIES if group["fused"] else BATCH_ENTRIES
-        split = self._split(group, [lists[0], *here], most)
-        self._torch_step(group, split.plain[1:], has_complex)
+            lists[1] = list(map(in_layout, *lists[:2]))
+        split = self._split(group, lists, CACHE_ENTRIES if group["fused"] else BATCH_ENTRIES)
+        self._torch_step(group, split.plain, has_complex)
         for part in split.ringed:
             if group["fused"]:
                 with self._rescaled(group, part[0]):
-                    self._torch_step(group, part[1:], has_complex)
+                    self._torch_step(group, part, has_complex)
             else:
-                self._ring_step(group, *part)
+                self._ring_step(group, part[0], *parts(*part))
 
     def _torch_step(
         self, group: dict[str, Any], lists: Sequence[list[Any]], has_complex: bool
     ) -> None:
         """Torch's own step."""
-        params, grads, means, squares, largest, steps = lists
+        params, grads, means, squares, largest, steps = parts(*lists)
         beta1, beta2 = group["betas"]
         adam(
             params,

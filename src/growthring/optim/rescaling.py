@@ -30,7 +30,7 @@ class Rescaling:
         ringed = [p for p in parameters if self._ring_rates.has_factors(group, p)]
         for params in buckets(ringed):
             factors = self._ring_rates.factors(group, params)
-            self._before.append((params, [local(p.detach()).clone() for p in params], factors))
+            self._before.append((params, [local(p).detach().clone() for p in params], factors))
 
     def end(self) -> None:
         """Scales what was moved since."""

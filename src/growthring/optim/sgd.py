@@ -87,20 +87,21 @@ class SGD(RingOptimizer, torch.optim.SGD):
         has_sparse = self._init_group(group, params, grads, buffers)
         if group["momentum"] == 0:
             buffers = [None] * len(params)
-        here = parts(params, grads, buffers)
+        lists: list[list[Any]] = [params, grads, buffers]
         if group["fused"]:
-            here[1] = list(map(in_layout, *here[:2]))
-        split = self._split(group, [params, *here])
-        self._torch_step(group, split.plain[1:], has_sparse)
-        for part in split.ringed:
+            lists[1] = list(map(in_layout, params, grads))
+        split = self._split(group, lists)
+        here = [parts(*some) for some in (split.plain, *split.ringed)]
+        self._torch_step(group, here[0], has_sparse)
+        for (owners, *_), part in zip(split.ringed, here[1:], strict=True):
             if group["fused"]:
-                with self._rescaled(group, part[0]):
-                    self._torch_step(group, part[1:], has_sparse)
+                with self._rescaled(group, owners):
+                    self._torch_step(group, part, has_sparse)
             else:
-                self._ring_step(group, *part)
+                self._ring_step(group, owners, *part)
         if group["momentum"] != 0:
-            for owners, _, _, bs in [split.plain, *split.ringed]:
-                for p, buffer in zip(owners, bs, strict=True):
+            for (ps, *_), (_, _, bs) in zip((split.plain, *split.ringed), here, strict=True):
+                for p, buffer in zip(ps, bs, strict=True):
                     keep(self.state[p], "momentum_buffer", buffer, p)
 
     def _torch_step(

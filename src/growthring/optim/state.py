@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 from growthring.core.axes import Layout
 from growthring.core.widen import formatted, widen_constant
 from growthring.core.wording import counted
+from growthring.distributed.shards import gathered, is_shard, shard_like
 from growthring.errors import GrowthStepError
 from growthring.optim.ages import born
 from growthring.optim.firststate import CannotTell, FirstState, first_state_of, is_shared
@@ -151,9 +152,10 @@ def _take_the_same_step(
     after: Mapping[Tensor, dict[str, Any] | None],
 ) -> None:
     """Grows the copies of the weights that an optimizer keeps under one name, all of them at once."""
-    results = regrow({grown[p].name: value.reshape(grown[p].shape) for p, value in copies.items()})
+    own = {p: v if v.dim() == p.dim() else v.reshape(grown[p].shape) for p, v in copies.items()}
+    results = regrow({grown[p].name: value for p, value in own.items()})
     for p, value in copies.items():
-        new = formatted(results[grown[p].name].to(value), value)
+        new = formatted(results[grown[p].name].to(value.device, value.dtype), value)
         entries = after[p]
         assert entries is not None
         entries[key] = new.flatten() if value.dim() != p.dim() else new
@@ -242,6 +244,8 @@ def _shape(first: FirstState, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 def _widen(value: Tensor, how: Grown, first: FirstState, rescale: bool) -> Tensor:
     """State made of gradients, widened along the axes that it shares with the parameter."""
+    if is_shard(value):
+        return shard_like(value, _widen(gathered(value), how, first, rescale))
     if first.is_flat:
         shaped = replace(first, is_flat=False)
         return _widen(value.reshape(how.shape), how, shaped, rescale).flatten()

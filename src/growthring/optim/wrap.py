@@ -104,9 +104,9 @@ class _Rescaler:
         self._ring_rates = RingRates(optimizer)
         self._rescaling = Rescaling(self._ring_rates)
         self._loaded: Mapping[str, Any] | None = None
+        self._rates: list[Any] = []
         # the groups before a step that is none (`is_initialising`), which may count in them
         self._untouched: list[dict[str, Any]] | None = None
-        self._rates: list[Any] = []
         self._optimizer, self._add = optimizer, optimizer.add_param_group
         optimizer.add_param_group = self._add_group  # type: ignore[method-assign]
         optimizer.__deepcopy__ = self._copy  # type: ignore[attr-defined]
@@ -124,8 +124,8 @@ class _Rescaler:
     @torch.no_grad()
     def _begin(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """Keeps the ringed parameters and the factors that their values give."""
-        self._untouched = None
         self._rescaling.forget()
+        self._untouched = None
         self._ring_rates.forget_initial()
         if is_initialising(optimizer):
             self._untouched = [_numbers(group) for group in optimizer.param_groups]
@@ -139,12 +139,12 @@ class _Rescaler:
 
     @torch.no_grad()
     def _end(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        self._rescaling.end()
         if self._untouched is not None:
             self._ring_rates.note_initial()
             for group, numbers in zip(optimizer.param_groups, self._untouched, strict=True):
                 group |= numbers
         elif self._ring_rates:
-            self._rescaling.end()
             self._ring_rates.end_step()
 
     def _add_group(self, param_group: dict[str, Any]) -> None:

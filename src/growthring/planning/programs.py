@@ -50,8 +50,12 @@ def lets_inductor_choose(model: nn.Module) -> bool:
     dynamo: Any = sys.modules.get("torch._dynamo")
     if dynamo is None:
         return False
-    calls = (call for call in _calls(dynamo) if _is_of(call, [model]))
-    return any(_chooses_layouts(_backend(dynamo, call)) for call in calls)
+    own = _identities([model])
+    calls = [call for call in _calls(dynamo) if _identities([call]) & own]
+    try:
+        return any(_chooses_layouts(_backend(dynamo, call)) for call in calls)
+    except (AttributeError, ImportError, TypeError):  # private parts of torch: it may be
+        return True
 
 
 def _chooses_layouts(backend: Any) -> bool:
@@ -87,11 +91,11 @@ def _programs(dynamo: Any) -> Iterator[tuple[CodeType, list[int]]]:
 
 def _owners(dynamo: Any, models: Iterable[nn.Module]) -> tuple[set[int], set[int]]:
     """Calls of torch.compile on modules: those that have parameters of the models, and the others."""
-    models = list(models)
+    identities = _identities(models)
     own: set[int] = set()
     foreign: set[int] = set()
     for call in _calls(dynamo):
-        (own if _is_of(call, models) else foreign).add(id(_backend(dynamo, call)))
+        (own if _identities([call]) & identities else foreign).add(id(_backend(dynamo, call)))
     return own, foreign - own
 
 
@@ -104,10 +108,9 @@ def _calls(dynamo: Any) -> Iterator[Any]:
             yield item
 
 
-def _is_of(compiled: nn.Module, models: Iterable[nn.Module]) -> bool:
-    """Whether a compiled module has parameters of models."""
-    parameters = {id(p) for model in models for p in model.parameters()}
-    return any(id(p) in parameters for p in compiled.parameters())
+def _identities(models: Iterable[nn.Module]) -> set[int]:
+    """The parameters of models, whatever holds them."""
+    return {id(p) for model in models for p in model.parameters()}
 
 
 def _backend(dynamo: Any, compiled: Any) -> Any:

@@ -63,6 +63,7 @@ def stated_initials(
 
     Gains of norms are 1, and biases 0 where nothing is said of them by name.
 
+    >>> import torch
     >>> from growthring.graph.discover import discover_width_groups
     >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)).to("meta")
     >>> groups = discover_width_groups(net, torch.zeros(1, 4, device="meta"))

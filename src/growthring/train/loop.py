@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from growthring.data.batch import Batch
 from growthring.optim import RingOptimizer
@@ -24,6 +23,7 @@ from growthring.runs.records import LogRecord
 from growthring.train.account import Account
 from growthring.train.compilation import Compilation
 from growthring.train.compiling import CompiledStage
+from growthring.train.failing import check_number, no_such_label, not_finite
 from growthring.train.idle import nothing
 from growthring.train.lengths import evaluation_steps
 from growthring.train.measure import (
@@ -191,7 +191,7 @@ class Loop:
             self.after_step()
             clock = Clock()
         self.processes.pool(totals)
-        record = self.account.epoch(rate, self._train_metrics(), self.evaluate())
+        record = self.account.epoch(rate, means(self.sums), self.evaluate())
         self.sums.zero_()
         self.note(record)
         is_last = totals.done(self._unit)[1] >= self.plan.lengths.counts[totals.stage]
@@ -209,7 +209,7 @@ class Loop:
             loss, sums = self._losses(batch)
         total, count = self.processes.added(sums, batch)
         if not self.processes.is_alone and not total[2]:
-            self._fail(math.nan, batch[0])
+            raise self._not_finite(math.nan, batch[0])
         self.optimizer.zero_grad()
         with self.processes.averaging():
             self.processes.scaled(loss, sums, total).backward()
@@ -232,22 +232,12 @@ class Loop:
             try:
                 loss = self.loss(outputs, targets)
             except IndexError as error:  # "Target 10 is out of bounds."
-                raise TrainingError(
-                    f"step {self.totals.step}, stage {self.totals.stage} failed: {error} Labels count from 0 and "
-                    f"stay below the number of outputs. Nothing of this step was applied; {self._kept()}."
-                ) from error
-        if not isinstance(loss, Tensor) or loss.numel() != 1:
-            what = (
-                f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else repr(loss)
-            )
-            raise TrainingError(
-                f"loss(outputs, targets) returned {what:.60}; needed is one number as a tensor, such as a mean "
-                f"over the batch. Nothing of this step was applied; {self._kept()}."
-            )
+                raise no_such_label(error, self._place, self._kept()) from error
+        check_number(loss, self._kept())
         if self.device.type == "cpu" or self.totals.step % 20 == 0:
             value = float(loss.detach())
             if not math.isfinite(value):
-                self._fail(value, inputs)
+                raise self._not_finite(value, inputs)
         return loss, batch_sums(loss, outputs, batch)  # now, as the outputs are still in the cache
 
     @property
@@ -266,11 +256,6 @@ class Loop:
             sums = sums_of(self.model, slices, self.parts.test_loss, self._precision, self.device)
         return means(processes.total(sums))
 
-    def _train_metrics(self) -> tuple[float, float | None]:
-        """Mean loss and accuracy of the batches since the last evaluation, as they were trained on."""
-        loss_sum, right, examples = self.sums.tolist()
-        return loss_sum / examples, None if math.isnan(right) else right / examples
-
     def _say_notes(self) -> None:
         """What the data and the processes have to say, each of it once."""
         of_data = (*self.train.notes, *(() if self.test is None else self.test.notes))
@@ -284,24 +269,13 @@ class Loop:
         loss_sum, _, examples = self.sums.tolist() if self.device.type == "cpu" else (0, 0, 1)
         return loss_sum / max(examples, 1)
 
-    def _fail(self, value: float, inputs: Any) -> None:
+    @property
+    def _place(self) -> str:
+        return f"step {self.totals.step}, stage {self.totals.stage}"
+
+    def _not_finite(self, value: float, inputs: Any) -> TrainingError:
         """A loss that is not finite ends the run; what was saved is from before."""
-        where = f"the loss is {value} at step {self.totals.step}, stage {self.totals.stage}"
-        kept = f"Nothing of this step was applied; {self._kept()}."
-        tensors = [leaf for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, Tensor)]
-        if not all(bool(torch.isfinite(tensor).all()) for tensor in tensors):
-            raise TrainingError(
-                f"{where}, as the inputs of that step are not finite: the data has NaN or infinities. {kept}"
-            )
-        norms = ""
-        if self.rings is not None:
-            ring_norms = self.rings.weight_norms()
-            shown = {n: [round(v, 3) for v in f.tolist()] for n, f in list(ring_norms.items())[:4]}
-            norms = f" Ring norms of the first parameters: {shown}."
-        rate = self.optimizer.param_groups[0]["lr"]
-        raise TrainingError(
-            f"{where}, learning rate {rate:.3g}.{norms} {kept} Try a smaller lr, warmup_steps or clip_norm."
-        )
+        return not_finite(value, inputs, self._place, self.optimizer, self.rings, self._kept())
 
     def _kept(self) -> str:
         """What there is to go back to, for messages."""
