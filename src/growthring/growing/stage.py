@@ -57,6 +57,7 @@ def grow_stage(
             replay = replay_of(growth, main.tensors, generator, noise)
             grown = grown_tensors(growth, main.tensors, generator)
             main.install(step, grown, divisors)
+            outcome.model = main.module
             outcome.measure()
         if hold_norms or not ranks.from_first(partial(outcome.shows_eps, growth.factors)):
             break
