@@ -18,20 +18,17 @@ from growthring.distributed.fullyshard import is_fully_sharded, settle
 from growthring.distributed.publicly import choose
 from growthring.distributed.shards import is_shard
 from growthring.distributed.wrapping import Wrapping, unwrapped
-from growthring.errors import GrowthStepError, InputError, UnsupportedModelError
+from growthring.errors import GrowthStepError, InputError
 from growthring.graph.computed import refresh
 from growthring.graph.follow import follow_attributes
-from growthring.graph.rebind import Rebinder
 from growthring.graph.resize import copy_with, named_tensors
+from growthring.growing.heritage import check_same, take_attributes, take_buffers
 from growthring.growing.module import GrowingModule, widen_gradient
 from growthring.methods.base import Step
 from growthring.optim.moving import move_parameters
 from growthring.planning.plan import Plan
 
 Shard = Callable[[nn.Module], nn.Module | None]
-
-_OWN = frozenset(vars(nn.Module())) | {"_compiled_call_impl"}
-_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 
 
 class FreshModule(GrowingModule):
@@ -50,6 +47,11 @@ class FreshModule(GrowingModule):
         super().__init__(module, plan)
         self._shard, self._optimizers = shard, optimizers
 
+    def settle(self) -> None:
+        """Brings its parameters back into shards."""
+        choose(self.module, is_public=True)
+        settle(self.module)
+
     def install(
         self, step: Step, grown: dict[str, Tensor], factors: Mapping[str, float | Tensor]
     ) -> None:
@@ -61,14 +63,14 @@ class FreshModule(GrowingModule):
         for name, new in grown.items():
             grown[name] = formatted(new, tensors[name])
         model = _blank(self.plan, step.after, tensors)
-        _take_buffers(model, old, grown)
+        take_buffers(model, old, grown)
         added = _cut(model, self._shard)
         moved = _fill(model, old, grown)
         grown |= {name: moved[tensors[name]].detach() for name in grown if tensors[name] in moved}
-        _take_attributes(model, old, added, moved)
+        check_same(model, old)
+        take_attributes(model, old, added, moved)
         choose(model, is_public=True)
         settle(model)
-        _check_same(model, old)
         for name, tensor in tensors.items():
             if tensor in moved and tensor.grad is not None:
                 layouts = step.layouts(self.plan.groups.specs[name].axes) if name in grown else []
@@ -119,6 +121,16 @@ def growing_module(
     )
 
 
+def average_module(average: nn.Module, plan: Plan, shard: Shard | None) -> GrowingModule:
+    """An average of the model, which grows in place; refuses shards where they cannot."""
+    if shard is not None and is_fully_sharded(average):
+        raise InputError(
+            "an average of the model is cut by fully_shard, and with shard= shards do not grow in place. Let every "
+            "process hold a whole one, or average at the end."
+        )
+    return GrowingModule(average, plan)
+
+
 def _blank(plan: Plan, widths: Mapping[int, int], like: Mapping[str, Tensor]) -> nn.Module:
     """A plain module of these widths whose parameters have no memory, of the types of the present ones."""
     specs, full = plan.groups.specs, plan.stage_widths[-1]
@@ -150,14 +162,6 @@ def _blank(plan: Plan, widths: Mapping[int, int], like: Mapping[str, Tensor]) ->
                 blanks[id(parameter)] = nn.Parameter(blank, like[name].requires_grad)
             setattr(module, own, blanks[id(parameter)])
     return model
-
-
-def _take_buffers(model: nn.Module, old: nn.Module, grown: Mapping[str, Tensor]) -> None:
-    """Gives a new model the buffers of the old one, those included that are not saved."""
-    names = {id(buffer): name for name, buffer in old.named_buffers()}
-    for path, module in old.named_modules():
-        for own, buffer in module.named_buffers(recurse=False):
-            setattr(model.get_submodule(path), own, grown.get(names[id(buffer)], buffer))
 
 
 def _cut(model: nn.Module, shard: Shard) -> dict[str, set[str]]:
@@ -210,64 +214,3 @@ def _fill(model: nn.Module, old: nn.Module, grown: Mapping[str, Tensor]) -> dict
 
 def _spread(tensor: Any) -> str:
     return f"{tensor.placements} over {tensor.device_mesh}" if is_shard(tensor) else "whole"
-
-
-def _take_attributes(
-    model: nn.Module, old: nn.Module, added: Mapping[str, set[str]], moved: Mapping[Tensor, Tensor]
-) -> None:
-    """Gives a new model what training left on the modules of the old one; sizes follow later.
-
-    Args:
-        model: new.
-        old: at the present stage.
-        added: for each module, what `shard` put there, which is each model's own.
-        moved: old parameters -> new ones.
-    """
-    counterparts: dict[int, Any] = {id(p): new for p, new in moved.items()}
-    counterparts |= {id(module): model.get_submodule(path) for path, module in old.named_modules()}
-    buffers = dict(model.named_buffers())
-    counterparts |= {id(buffer): buffers[name] for name, buffer in old.named_buffers()}
-    rebinder = Rebinder(counterparts, set())
-    for path, module in old.named_modules():
-        new, own = model.get_submodule(path), _OWN | added[path]
-        new.training = module.training
-        for name in set(vars(new)) - own - set(vars(module)):
-            delattr(new, name)
-        for name, value in vars(module).items():
-            if name not in own and type(value).__name__ != "FadedForward":
-                vars(new)[name] = _rebound(rebinder, value, f"'{name}' of '{path or '(model)'}'")
-
-
-def _rebound(rebinder: Rebinder, value: Any, place: str) -> Any:
-    try:
-        return rebinder.value(value)
-    except UnsupportedModelError as error:
-        raise GrowthStepError(
-            f"{place} holds a {type(value).__name__} that refers to the model, and a growth with shard= makes a "
-            "new one, which it would not know. Let it reach the model in another way."
-        ) from error
-
-
-def _check_same(model: nn.Module, old: nn.Module) -> None:
-    """Refuses an old model to which more was done than `shard` does."""
-    for path, module in old.named_modules():
-        new, where = model.get_submodule(path), f"'{path}'" if path else "the model"
-        what = None
-        if type(new) is not type(module):
-            what = f"is a {type(module).__name__}, shard makes a {type(new).__name__} of it"
-        elif vars(module).get("_compiled_call_impl") and not vars(new).get("_compiled_call_impl"):
-            what = "was compiled"
-        elif any(_is_hooked(p) for p in module.parameters(recurse=False)):
-            what = "has parameters with hooks"
-        elif any(len(vars(module)[hooks]) > len(vars(new)[hooks]) for hooks in _HOOKS):
-            what = "has hooks"
-        if what is not None:
-            raise GrowthStepError(
-                f"{where} {what}: a growth with shard= makes a new model, to which nothing is done but what that "
-                "function does. Do it there."
-            )
-
-
-def _is_hooked(parameter: Any) -> bool:
-    held = (parameter._backward_hooks, getattr(parameter, "_post_accumulate_grad_hooks", None))
-    return any(held)

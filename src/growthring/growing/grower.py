@@ -19,7 +19,7 @@ from growthring.errors import GrowthError, GrowthStepError, GrowthWarning, Input
 from growthring.graph.check import check_model, check_trainable
 from growthring.graph.isolation import own_settings, untouched
 from growthring.growing.ending import FadeReport, ended
-from growthring.growing.fresh import Shard, growing_module, wrapping_of
+from growthring.growing.fresh import Shard, average_module, growing_module, wrapping_of
 from growthring.growing.matching import (
     Optimizers,
     averaged_modules,
@@ -31,7 +31,6 @@ from growthring.growing.matching import (
     highest_rate,
 )
 from growthring.growing.memory import remembered, take_up
-from growthring.growing.module import GrowingModule
 from growthring.growing.pace import Pace, StepReport
 from growthring.growing.proof import prove
 from growthring.growing.report import GrowthReport
@@ -133,7 +132,10 @@ class Grower:
                 plan,
                 wrapping,
                 growing_module(model, plan, shard, optimizers),
-                [GrowingModule(m, plan) for m in averaged_modules(averages, model, plan, stage)],
+                [
+                    average_module(m, plan, shard)
+                    for m in averaged_modules(averages, model, plan, stage)
+                ],
                 optimizers,
                 rings_until(stage, plan),
                 generator or torch.Generator().manual_seed(torch.initial_seed()),

@@ -14,7 +14,8 @@ from torch import nn
 
 from growthring.core.axes import Layout
 from growthring.core.widen import formatted, widen_constant
-from growthring.distributed.fullyshard import refit
+from growthring.distributed.fullyshard import refit, settle
+from growthring.distributed.publicly import choose
 from growthring.distributed.shards import on_whole
 from growthring.graph.computed import refresh
 from growthring.graph.follow import adopt_attributes, follow_attributes
@@ -64,6 +65,11 @@ class GrowingModule:
     def tensors(self) -> dict[str, torch.Tensor]:
         """Parameters and buffers by name."""
         return named_tensors(self.module)
+
+    def settle(self) -> None:
+        """Brings parameters that are shards into the state between two steps."""
+        choose(self.module, is_public=False)
+        settle(self.module)
 
     def install(
         self,

@@ -11,7 +11,6 @@ from torch.optim import Optimizer
 
 from growthring.core.rings import RingMap
 from growthring.core.variance import Mode
-from growthring.distributed.fullyshard import settle
 from growthring.distributed.ranks import Ranks
 from growthring.distributed.wrapping import Wrapping
 from growthring.growing.accord import Accord
@@ -90,7 +89,7 @@ class Subjects:
         """What `act` returns, which changes the subjects; if it fails or is interrupted they are as they were."""
         with self.ranks.together():
             for each in self.modules:
-                settle(each.module)
+                each.settle()
         before = self.main.module
         result = all_or_nothing(self.roots, act, self.wrapping.renew)
         if self.main.module is not before:
