@@ -40,13 +40,12 @@ OPTIMIZERS = {
 }
 
 
-def begun(optimizer="AdamW", is_public=True, policy=None):
+def begun(optimizer="AdamW", is_public=True):
     """A seed in shards, and what trains and grows it."""
-    options = {} if policy is None else {"mp_policy": policy}
     mesh = init_device_mesh("cpu", (2,))
 
     def shard(model):
-        return sharded(model, mesh, **options)
+        return sharded(model, mesh)
 
     plan = planned()
     model = shard(plan.build_seed())
@@ -79,31 +78,31 @@ def of_nobody(model):
     return []
 
 
-def both_ways(rank):
-    for optimizer in OPTIMIZERS:
-        stepper, grower = begun(optimizer, is_public=False)
-        changes = train(rank, stepper, grower)
-        with pytest.MonkeyPatch.context() as patch:
-            for name in ("_check_parts", "_refit", "_forget_whole"):
-                patch.setattr(fullyshard, name, forbidden)
-            patch.setattr(fullyshard, "states_of", of_nobody)
-            patch.setattr(restore, "set_shard", forbidden)
-            other, fresh = begun(optimizer)
-            fresh.model.gain *= 1.0
-            fresh.model.note = "kept"
-            assert train(rank, other, fresh) == changes
-        assert fresh.is_complete and grower.is_complete and fresh.model.note == "kept"
-        one, two = whole(grower.model), whole(fresh.model)
-        assert one.keys() == two.keys()
-        assert all(torch.equal(t, two[n]) for n, t in one.items())
-        assert list(fresh.model.state_dict()) == list(grower.model.state_dict())
-        held = [id(p) for group in other.param_groups for p in group["params"]]
-        assert held == [id(p) for p in fresh.model.parameters()]
+def both_ways(rank, optimizer):
+    stepper, grower = begun(optimizer, is_public=False)
+    changes = train(rank, stepper, grower)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("_check_parts", "_refit", "_forget_whole"):
+            patch.setattr(fullyshard, name, forbidden)
+        patch.setattr(fullyshard, "states_of", of_nobody)
+        patch.setattr(restore, "set_shard", forbidden)
+        other, fresh = begun(optimizer)
+        fresh.model.gain *= 1.0
+        fresh.model.note = "kept"
+        assert train(rank, other, fresh) == changes
+    assert fresh.is_complete and grower.is_complete and fresh.model.note == "kept"
+    one, two = whole(grower.model), whole(fresh.model)
+    assert one.keys() == two.keys()
+    assert all(torch.equal(t, two[n]) for n, t in one.items())
+    assert list(fresh.model.state_dict()) == list(grower.model.state_dict())
+    held = [id(p) for group in other.param_groups for p in group["params"]]
+    assert held == [id(p) for p in fresh.model.parameters()]
 
 
-def test_a_run_is_that_of_growing_in_place_bit_for_bit():
+@pytest.mark.parametrize("optimizer", ["rings", pytest.param("AdamW", marks=pytest.mark.slow)])
+def test_a_run_is_that_of_growing_in_place_bit_for_bit(optimizer):
     """Which is that of a single process (test_fsdp.py); and nothing reaches into FSDP's own objects."""
-    on_ranks(both_ways)
+    on_ranks(both_ways, optimizer)
 
 
 def failing_growth(rank, culprit):
@@ -113,7 +112,7 @@ def failing_growth(rank, culprit):
     step_on(rank, model, stepper)
     objects, told = {name: id(p) for name, p in model.named_parameters()}, []
     places = ((stage_module, "replay_of"), (streaming, "shard_like"), (fresh_module, "_blank"),
-              (fresh_module, "_cut"), (fresh_module, "check_same"), (fresh_module, "move_parameters"),
+              (fresh_module, "_cut"), (fresh_module, "check_kinds"), (fresh_module, "move_parameters"),
               (stage_module, "grow_optimizers"), (subjects_module, "tell_rings"),
               (outcome_module, "run"))  # fmt: skip
     for place, name in places:
@@ -233,7 +232,7 @@ def test_what_cannot_grow_is_refused():
         "hooks": r"'blocks\.1' has hooks: a growth with shard= makes a new model, .* Do it there\.",
         "hooked": r"'last' has parameters with hooks: ",
         "compiled": r"'last' was compiled: ",
-        "unit": r"'blocks.0' is a FSDPBlock, shard makes a Block of it: ",
+        "unit": r"'blocks.0' is a FSDPBlock, and shard makes a Block of a new one: ",
         "held": r"'holder' of 'norm' holds a Holder that refers to the model, and .* in another way\.",
         "tensors": r"the model has other tensors than a new one of its plan \('extra'\): .* before gr\.plan\.",
         "hidden": r"SGD\.mine holds parameters of the model, .* look them up in param_groups\.",
@@ -273,13 +272,13 @@ def test_no_process_holds_a_whole_model():
         own = 3 * (before + after) / 2  # weights and the two moments, before and after
         assert own < peak - digests < own + 6 * largest
         assert peak - digests < 0.8 * 3 * after  # the whole model and its optimizer's state
-        assert left < 3 * after / 2 + largest
+        assert left - digests < 3 * after / 2 + largest
 
 
 def resumed(rank):
     """A run that goes on in new objects from what was saved of the old ones, and one that just goes on."""
     stepper, grower = begun("rings")
-    train(rank, stepper, grower, range(5))
+    train(rank, stepper, grower, range(4))
     saved = copy.deepcopy([each.state_dict() for each in (grower, grower.model, stepper)])
     assert grower.fading_norms
     other, again = begun("rings")
@@ -288,7 +287,7 @@ def resumed(rank):
     other.load_state_dict(saved[2])
     assert again.fading_norms == grower.fading_norms
     for steps, growing in ((stepper, grower), (other, again)):
-        train(rank, steps, growing, range(5, STEPS))
+        train(rank, steps, growing, range(4, STEPS))
     first, second = whole(grower.model), whole(again.model)
     return all(torch.equal(t, second[n]) for n, t in first.items())
 
@@ -332,12 +331,19 @@ def language(rank, is_public):
 
 
 def in_low_precision(rank):
-    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float64)
-    _, grower = begun(policy=policy)
+    net, mesh = Net(), init_device_mesh("cpu", (2,))
+    net.norm = nn.Identity()
+    plan = gr.plan(net, torch.ones(2, 6), stages=2, start=0.3, total_steps=6)
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+
+    def shard(model):
+        return sharded(model, mesh, mp_policy=policy)
+
+    grower = gr.Grower(shard(plan.build_seed()), plan, shard=shard)
     report = grower.grow()
     assert report.change is None
-    assert grower.model(data(0)).dtype == torch.bfloat16
-    assert all(p.dtype == torch.float64 for p in grower.model.parameters())
+    assert all(p.dtype == torch.float32 for p in grower.model.parameters())
+    assert grower.model(data(0).float()).dtype == torch.bfloat16
     return list(report.notes)
 
 

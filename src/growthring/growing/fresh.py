@@ -22,7 +22,7 @@ from growthring.errors import GrowthStepError, InputError
 from growthring.graph.computed import refresh
 from growthring.graph.follow import follow_attributes
 from growthring.graph.resize import copy_with, named_tensors
-from growthring.growing.heritage import check_same, take_attributes, take_buffers
+from growthring.growing.heritage import check_additions, check_kinds, take_attributes, take_buffers
 from growthring.growing.module import GrowingModule, widen_gradient
 from growthring.methods.base import Step
 from growthring.optim.moving import move_parameters
@@ -67,10 +67,13 @@ class FreshModule(GrowingModule):
         added = _cut(model, self._shard)
         moved = _fill(model, old, grown)
         grown |= {name: moved[tensors[name]].detach() for name in grown if tensors[name] in moved}
-        check_same(model, old)
+        check_kinds(model, old)
         take_attributes(model, old, added, moved)
         choose(model, is_public=True)
         settle(model)
+        self._hold(model)
+        self.fades.load_state_dict(faded)
+        check_additions(model, old)
         for name, tensor in tensors.items():
             if tensor in moved and tensor.grad is not None:
                 layouts = step.layouts(self.plan.groups.specs[name].axes) if name in grown else []
@@ -79,10 +82,8 @@ class FreshModule(GrowingModule):
                     widen_gradient(tensor.grad, layouts, divisor) if name in grown else tensor.grad
                 )
         move_parameters(self._optimizers, moved)
-        self._hold(model)
         refresh(model)
         self.follow(step)
-        self.fades.load_state_dict(faded)
         self.fades.extend(step.plan.groups.statistics, step.before, step.after)
 
 

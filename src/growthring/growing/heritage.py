@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from growthring.errors import GrowthStepError, UnsupportedModelError
 from growthring.graph.rebind import Rebinder
+from growthring.growing.fading.intercept import FadedForward
 
 _OWN = frozenset(vars(nn.Module())) | {"_compiled_call_impl"}
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
@@ -44,7 +45,11 @@ def take_attributes(
         for name in set(vars(new)) - own - set(vars(module)):
             delattr(new, name)
         for name, value in vars(module).items():
-            if name not in own and type(value).__name__ != "FadedForward":
+            if isinstance(value, FadedForward):  # the fades of the new model put theirs there
+                value = value.own
+                if value is None:
+                    continue
+            if name not in own:
                 vars(new)[name] = _rebound(rebinder, value, f"'{name}' of '{path or '(model)'}'")
 
 
@@ -58,24 +63,33 @@ def _rebound(rebinder: Rebinder, value: Any, place: str) -> Any:
         ) from error
 
 
-def check_same(model: nn.Module, old: nn.Module) -> None:
-    """Refuses an old model to which more was done than `shard` does."""
+def check_kinds(model: nn.Module, old: nn.Module) -> None:
+    """Refuses a new model whose modules are of other kinds."""
     for path, module in old.named_modules():
-        new, where = model.get_submodule(path), f"'{path}'" if path else "the model"
-        what = None
-        if type(new) is not type(module):
-            what = f"is a {type(module).__name__}, shard makes a {type(new).__name__} of it"
-        elif vars(module).get("_compiled_call_impl") and not vars(new).get("_compiled_call_impl"):
-            what = "was compiled"
-        elif any(_is_hooked(p) for p in module.parameters(recurse=False)):
-            what = "has parameters with hooks"
-        elif any(len(vars(module)[hooks]) > len(vars(new)[hooks]) for hooks in _HOOKS):
-            what = "has hooks"
-        if what is not None:
-            raise GrowthStepError(
-                f"{where} {what}: a growth with shard= makes a new model, to which nothing is done but what that "
-                "function does. Do it there."
-            )
+        kind, new = type(module), type(model.get_submodule(path))
+        if new is not kind:
+            what = f"is a {kind.__name__}, and shard makes a {new.__name__} of a new one"
+            raise _differs(path, what)
+
+
+def check_additions(model: nn.Module, old: nn.Module) -> None:
+    """Refuses an old model to which more was added than `shard` adds."""
+    for path, module in old.named_modules():
+        new = vars(model.get_submodule(path))
+        if vars(module).get("_compiled_call_impl") and not new.get("_compiled_call_impl"):
+            raise _differs(path, "was compiled")
+        if any(len(vars(module)[hooks]) > len(new[hooks]) for hooks in _HOOKS):
+            raise _differs(path, "has hooks")
+        if any(_is_hooked(parameter) for parameter in module.parameters(recurse=False)):
+            raise _differs(path, "has parameters with hooks")
+
+
+def _differs(path: str, what: str) -> GrowthStepError:
+    where = f"'{path}'" if path else "the model"
+    return GrowthStepError(
+        f"{where} {what}: a growth with shard= makes a new model, to which nothing is done but what that "
+        "function does. Do it there."
+    )
 
 
 def _is_hooked(parameter: Any) -> bool:
