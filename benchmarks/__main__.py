@@ -25,6 +25,7 @@ NAMES = (
     "decoding",
     "compiling",
     "processes",
+    "shards",
     "versus_gromo",
 )
 

@@ -11,7 +11,6 @@ from torch.nn.parallel import DistributedDataParallel
 import growthring as gr
 from growthring.checkpoint.onetensor import from_tensor, to_tensor
 from growthring.errors import GrowthError
-from growthring.growing.matching import parameter_rings
 from growthring.growing.states import states_of
 from tests.distributed.test_ddp import STEPS, data, planned, weights
 from tests.distributed_helpers import on_ranks
@@ -131,35 +130,35 @@ def test_one_process_goes_on_bit_for_bit(tmp_path, kind):
 
 
 def sharded(folder):
-    """Shapes before weights: the seed grows to them before it is cut; then the optimizer, and all loads."""
+    """Shapes before weights: the seed grows to them before it is cut; then optimizer and Grower, and all loads."""
     from torch.distributed.fsdp import fully_shard
 
     plan = planned()
     model, growth = plan.build_seed(), gr.read_growth(folder)
-    grower = gr.Grower(model, plan)
-    grower.load_state_dict(growth)
+    gr.Grower(model, plan).load_state_dict(growth)
     for layer in model:
         if list(layer.parameters()):
             fully_shard(layer)
     fully_shard(model)
     optimizer = OPTIMIZERS["AdamW"](model.parameters())
     torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.6, STEPS)  # it writes into the groups
-    optimizer.bind_rings(parameter_rings(model, plan, grower.rings))  # as a Grower does
-    states = states_of(model, [], [optimizer], None)
-    dcp.load(states, checkpoint_id=folder)
-    return model, optimizer, {**states, "growth": to_tensor(growth)}
+    grower = gr.Grower(model, plan, optimizer)
+    grower.load_state_dict(growth)
+    dcp.load(grower.states(), checkpoint_id=folder)
+    return model, optimizer, grower
 
 
 def steps_on_shards(rank, folder, moments, again):
     """Three steps of a model that one process saved, saved once more; weights as they are then."""
     ends = []
     for moment in moments:
-        model, optimizer, states = sharded(folder / f"AdamW1-{moment}")
+        model, optimizer, grower = sharded(folder / f"AdamW1-{moment}")
         for step in range(moment, moment + 3):
             optimizer.zero_grad()
             model(data(step)[rank::2]).square().mean().backward()
             optimizer.step()
-        dcp.save(states, checkpoint_id=again / str(moment))
+        saved = {**grower.states(), "growth": grower.state_tensor()}
+        dcp.save(saved, checkpoint_id=again / str(moment))
         ends.append({n: p.full_tensor().detach() for n, p in model.named_parameters()})
     return ends
 

@@ -52,3 +52,17 @@ def test_memory_does_not_count(tensor):
     dense = tensor.to_dense() if tensor.is_sparse else tensor
     copy = torch.empty(dense.shape, dtype=dense.dtype).copy_(dense)
     assert int(digest_of(tensor)) == int(digest_of(copy))
+
+
+def test_every_part_of_a_packed_tensor_counts():
+    packed = pytest.importorskip("torchao.optim.subclass_8bit").OptimState8bit
+    codes, scale = torch.arange(64, dtype=torch.uint8), torch.ones(2)
+    book = torch.linspace(-1, 1, 256)
+
+    def digest(**changes):
+        parts = {"codes": codes, "scale": scale, "qmap": book, **changes}
+        return int(digest_of(packed(parts["codes"], parts["scale"], parts["qmap"], signed=True)))
+
+    assert digest() == digest(codes=codes.clone())
+    assert digest() != digest(codes=codes.flip(0))
+    assert digest() != digest(scale=torch.tensor([1.0, 2.0]))

@@ -33,6 +33,8 @@ STEPS, BATCH = 12, 8
 OPTIMIZERS = {
     "SGD": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9),
     "AdamW": lambda p: torch.optim.AdamW(p, lr=0.01),
+    "gr.SGD": lambda p: gr.optim.SGD(p, lr=0.05, momentum=0.9, rate_adaptation="norm"),
+    "gr.AdamW": lambda p: gr.optim.AdamW(p, lr=0.01, rate_adaptation="norm", ages="ring"),
 }
 
 
@@ -122,7 +124,9 @@ slow = partial(pytest.param, marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "options"), [("AdamW", {}), slow("SGD", {}), slow("AdamW", KEPT)], ids=str
+    ("optimizer", "options"),
+    [("AdamW", {}), *map(slow, ("SGD", "gr.SGD", "gr.AdamW"), [{}] * 3), slow("AdamW", KEPT)],
+    ids=str,
 )
 def test_two_processes_are_one(optimizer, options):
     one = whole(train(0, 1, optimizer)[0])

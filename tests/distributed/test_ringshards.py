@@ -176,6 +176,8 @@ def test_two_processes_are_one_with_one_reduction_a_step():
 @pytest.mark.slow
 def test_whatever_the_options():
     check([("SGD", {**RINGS, "foreach": False}), ("nesterov", RINGS), ("Adam", RINGS)], 1)
+    fused = {**RINGS, "ages": "shared", "fused": True}
+    check([("SGD", {**RINGS, "fused": True}), ("AdamW", fused)], 1)
     rule = {**RINGS, "rate_adaptation": "max", "ring_schedule": "own", "total_steps": 9}
     check([("AdamW", rule), ("AvaGrad", {"ages": "ring"}), ("LARS", {})], 1)
     check([(kind, RINGS, "gpt") for kind in ("SGD", "AdamW", "AvaGrad", "LARS")], 1)

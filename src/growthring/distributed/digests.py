@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 _ROW = 1 << 16  # words of 8 bytes that a cache holds twice
 _ODD = 0x2545F4914F6CDD1D
@@ -25,7 +27,12 @@ def digest_of(tensor: Tensor) -> Tensor:
     (False, True)
     """
     with torch.no_grad():
-        dense = tensor.detach()
+        dense: Any = tensor.detach()
+        if is_traceable_wrapper_subclass(dense):  # numbers of few bits and their scales, say
+            total = torch.zeros((), dtype=torch.int64, device=tensor.device)
+            for name in dense.__tensor_flatten__()[0]:
+                total = total * _ODD + digest_of(getattr(dense, name))
+            return total
         if dense.layout is not torch.strided:
             dense = dense.to_dense()
         if dense.is_complex():

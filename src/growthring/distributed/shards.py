@@ -6,6 +6,7 @@ whole model. What is said here of a tensor holds for plain ones too: they are wh
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -21,7 +22,8 @@ def is_shard(tensor: Any) -> bool:
     >>> is_shard(torch.ones(2))
     False
     """
-    return type(tensor).__name__ == "DTensor" and isinstance(tensor, Tensor)
+    module: Any = sys.modules.get("torch.distributed.tensor")  # never imported: nothing is cut
+    return module is not None and isinstance(tensor, module.DTensor)
 
 
 def local_of(tensor: Tensor) -> Tensor:

@@ -351,8 +351,4 @@ class Grower:
 
     def _agree(self, when: str) -> None:
         settings = {"the method": self.method, "noise": self.noise, "fade": self.fade}
-        seed = self.generator.initial_seed() if self._is_seeded else "not given"
-        settings |= {**self._subjects.place, "the generator's seed": seed}
-        self._subjects.plan = self._subjects.accord.reach(self.plan, settings, when)
-        if not self._is_seeded:  # so that whichever process saves it, it is the first one's
-            self.generator.set_state(self._subjects.ranks.from_first(self.generator.get_state))
+        self._subjects.agree(settings, self._is_seeded, when)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -84,6 +84,20 @@ class Subjects:
         """The growth from the present stage to another."""
         widths = self.plan.stage_widths
         return Step(self.plan, widths[self.stage], widths[stage], mode)
+
+    def agree(self, settings: Mapping[str, Any], is_seeded: bool, when: str) -> None:
+        """Holds all processes to one model, plan and place; the first one's seed counts where none was given.
+
+        Args:
+            settings: what else has to be equal, by names that an error can use.
+            is_seeded: whether the generator was given.
+            when: this is, in words.
+        """
+        seed = self.generator.initial_seed() if is_seeded else "not given"
+        facts = {**settings, **self.place, "the generator's seed": seed}
+        self.plan = self.accord.reach(self.plan, facts, when)
+        if not is_seeded:  # so that whichever process saves it, it is the first one's
+            self.generator.set_state(self.ranks.from_first(self.generator.get_state))
 
     def change(self, act: Callable[[], Returned]) -> Returned:
         """What `act` returns, which changes the subjects; if it fails or is interrupted they are as they were."""

@@ -9,13 +9,14 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
+from growthring.distributed.shards import is_shard, local_of
 from growthring.errors import InputError
 from growthring.optim.ages import ages, corrections
 from growthring.optim.base import RingOptimizer, no_kernel
 from growthring.optim.geometry import as_real
 from growthring.optim.options import RingOptions, option
 from growthring.optim.ringbatch import RingBatch, buckets
-from growthring.optim.shards import Sums, is_cut, local, parts
+from growthring.optim.shards import Sums, parts
 
 
 class AvaGrad(RingOptimizer, Optimizer):
@@ -101,8 +102,8 @@ class AvaGrad(RingOptimizer, Optimizer):
         states = [self.state[p] for p in params]
         torch._foreach_add_([s["step"] for s in states], torch.tensor(1.0))
         table = self._ages(group, params)
-        means = [as_real(local(s["exp_avg"])) for s in states]
-        squares = [as_real(local(s["exp_avg_sq"])) for s in states]
+        means = [as_real(local_of(s["exp_avg"])) for s in states]
+        squares = [as_real(local_of(s["exp_avg_sq"])) for s in states]
         if group["maximize"]:
             grads = list(torch._foreach_neg(grads))
         if group["weight_decay"] != 0:
@@ -121,7 +122,7 @@ class AvaGrad(RingOptimizer, Optimizer):
         """Σ η² of every ring: η does not depend on the gradient, so it is known before the step."""
         sums: list[tuple[str, Tensor, Tensor]] = []
         for group in self.param_groups:
-            cut = [p for p in group["params"] if is_cut(p)]
+            cut = [p for p in group["params"] if is_shard(p)]
             moving = [p for p in cut if p.grad is not None and self.state.get(p)]
             found: dict[int, Tensor] = {}
             for params in buckets(moving):
@@ -130,11 +131,13 @@ class AvaGrad(RingOptimizer, Optimizer):
                 later = [{**state, "step": state["step"] + 1} for state in states]
                 is_own, count = option(group, "ages") == "ring", self._ring_rates.num_rings
                 table = [ages(state, count, is_own) for state in later]
-                squares = [as_real(local(state["exp_avg_sq"])) for state in states]
+                squares = [as_real(local_of(state["exp_avg_sq"])) for state in states]
                 etas, _ = _etas(group, batch, table, squares)
                 found |= zip(map(id, params), batch.squares(etas), strict=True)
             for p in cut:  # the same of every process, whatever has gradients there
-                nothing = torch.zeros(self._ring_rates.num_rings, device=local(p.detach()).device)
+                nothing = torch.zeros(
+                    self._ring_rates.num_rings, device=local_of(p.detach()).device
+                )
                 sums.append(("etas", p, found.get(id(p), nothing)))
         return sums
 

@@ -23,7 +23,8 @@ from functools import cached_property, partial
 import torch
 from torch import Tensor
 
-from growthring.optim.shards import is_cut, local, positions
+from growthring.distributed.shards import is_shard, local_of
+from growthring.optim.shards import positions
 
 # More runs in the rest than this, or shorter runs of rows, and the calls cost more than the passes over
 # memory that they save.
@@ -100,10 +101,10 @@ class RingGeometry:
     def __init__(
         self, rings: ParameterRings, parameter: Tensor, by_runs: bool | None = None
     ) -> None:
-        real = as_real(local(parameter))
+        real = as_real(local_of(parameter))
         # what is found out about them takes place on the host
         axes = [axis.cpu() for axis in rings.axes]
-        if is_cut(parameter):
+        if is_shard(parameter):
             places = positions(parameter, rings.name)
             axes = [axis[place] for axis, place in zip(axes, places, strict=True)]
         if parameter.is_complex():
@@ -163,7 +164,7 @@ class RingGeometry:
         Returns:
             (rings,)
         """
-        matrix = as_real(local(values)).reshape(self.rows, len(self._rest))
+        matrix = as_real(local_of(values)).reshape(self.rows, len(self._rest))
         if self._sum_by_runs:
             parts = matrix.split(self.rest_lengths, dim=1)
             lines = [torch.linalg.vector_norm(part, dim=1, dtype=self.dtype) for part in parts]

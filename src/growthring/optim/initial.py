@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch.optim import Optimizer
 
-from growthring.optim.shards import local, summed
+from growthring.distributed.shards import local_of
+from growthring.optim.shards import summed
 
 
 def is_initialising(optimizer: Optimizer) -> bool:
@@ -32,7 +33,7 @@ def is_initialising(optimizer: Optimizer) -> bool:
     grads = [p.grad for p in trained if p.grad is not None]
     if len(grads) < len(trained) or any(grad.is_sparse for grad in grads):
         return False
-    counts = [torch.count_nonzero(local(grad)).reshape(1) for grad in grads]
+    counts = [torch.count_nonzero(local_of(grad)).reshape(1) for grad in grads]
     return not any(bool(count) for count in summed(trained, counts))
 
 

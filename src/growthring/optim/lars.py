@@ -10,12 +10,13 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
+from growthring.distributed.shards import is_shard, local_of
 from growthring.errors import InputError
 from growthring.optim.base import RingOptimizer, no_kernel
 from growthring.optim.options import RingOptions
 from growthring.optim.ringbatch import buckets
 from growthring.optim.sgd import momentum_updates
-from growthring.optim.shards import Sums, is_cut, keep, local, locals_of, parts
+from growthring.optim.shards import Sums, keep, locals_of, parts
 
 
 class LARS(RingOptimizer, Optimizer):
@@ -122,14 +123,14 @@ class LARS(RingOptimizer, Optimizer):
             for group in self.param_groups
             if group["trust_coefficient"] is not None
             for p in group["params"]
-            if is_cut(p)
+            if is_shard(p)
         ]
 
     def _norms(
         self, owners: list[Tensor], params: list[Tensor], grads: list[Tensor]
     ) -> tuple[Tensor, Tensor]:
         """Of whole weights and gradients, (parameters,)."""
-        if not any(map(is_cut, owners)):
+        if not any(map(is_shard, owners)):
             return torch.stack(torch._foreach_norm(params)), torch.stack(torch._foreach_norm(grads))
         rows = []
         for owner, w, g in zip(owners, params, grads, strict=True):
@@ -141,7 +142,7 @@ class LARS(RingOptimizer, Optimizer):
 
 def _squares(weight: Tensor, gradient: Tensor | None) -> Tensor:
     """‖w‖² and ‖g‖² of what is here; a gradient that is not there is 0."""
-    w = local(weight.detach())
+    w = local_of(weight.detach())
     wide = torch.float32 if w.dtype.itemsize < 4 else None
     norms = [torch.linalg.vector_norm(w, dtype=wide)]
     if gradient is None:

@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from growthring.distributed.shards import local_of
 from growthring.optim.geometry import as_real
 from growthring.optim.ringbatch import buckets
 from growthring.optim.ringrates import RingRates
-from growthring.optim.shards import local, locals_of
+from growthring.optim.shards import locals_of
 
 
 class Rescaling:
@@ -30,7 +31,7 @@ class Rescaling:
         ringed = [p for p in parameters if self._ring_rates.has_factors(group, p)]
         for params in buckets(ringed):
             factors = self._ring_rates.factors(group, params)
-            self._before.append((params, [local(p).detach().clone() for p in params], factors))
+            self._before.append((params, [local_of(p).detach().clone() for p in params], factors))
 
     def end(self) -> None:
         """Scales what was moved since."""

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from growthring.distributed.shards import local_of
 from growthring.optim.geometry import PORTION_ENTRIES, RingGeometry, as_real
-from growthring.optim.shards import local
 
 Parts = list[Tensor]
 # A step is several passes over memory: on a CPU, all of them over one portion at a time.
@@ -164,7 +164,7 @@ def buckets(
     portion, size = 0, 0
     for p in parameters:
         if p.device.type == "cpu":
-            entries = local(p.detach()).numel()
+            entries = local_of(p.detach()).numel()
             size += entries
             if size > most_entries:
                 portion, size = portion + 1, entries

@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from growthring.distributed.shards import is_shard, local_of
 from growthring.errors import InputError
 from growthring.optim.geometry import ParameterRings, RingGeometry
 from growthring.optim.initial import initialise
 from growthring.optim.options import option, scales_output
 from growthring.optim.ringbatch import RingBatch, buckets
 from growthring.optim.rules import apply_rule, new_ring_factors, own_schedule
-from growthring.optim.shards import Sums, is_cut, local, summed
+from growthring.optim.shards import Sums, summed
 
 
 class RingRates:
@@ -109,7 +110,7 @@ class RingRates:
             for group in self._optimizer.param_groups
             if self.rings and option(group, "rate_adaptation") is not None
             for p in group["params"]
-            if is_cut(p) and p in self.rings and self.rings[p].adapts and self.rings[p].has_rings
+            if is_shard(p) and p in self.rings and self.rings[p].adapts and self.rings[p].has_rings
         ]
 
     def total(self, name: str, parameter: Tensor) -> Tensor | None:
@@ -127,7 +128,7 @@ class RingRates:
         rows = []
         for p, tensor in zip(parameters, values, strict=True):
             row = self.total(name, p)
-            assert row is not None or self._is_idle or not is_cut(p), "outside of totals()"
+            assert row is not None or self._is_idle or not is_shard(p), "outside of totals()"
             rows.append(self.geometry(p).squares(tensor) if row is None else row)
         return torch.stack(rows)
 
@@ -213,7 +214,7 @@ class RingRates:
             if len(self._batches) > 2 * len(self.rings) + 64:  # sets of gradients that never repeat
                 self._batches.clear()
             geometries = [self.geometry(p) for p in parameters]
-            self._batches[key] = RingBatch(geometries, local(parameters[0]))
+            self._batches[key] = RingBatch(geometries, local_of(parameters[0]))
         return self._batches[key]
 
     def factors(self, group: Mapping[str, Any], parameters: Sequence[Tensor]) -> Tensor:

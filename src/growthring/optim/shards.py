@@ -13,39 +13,16 @@ from typing import Any
 import torch
 from torch import Tensor, distributed as dist
 
+from growthring.distributed.shards import is_shard, local_of
 from growthring.errors import InputError
 
 # What a sum is called, the parameter that it is over, and the sum over the part that is here.
 Sums = Sequence[tuple[str, Tensor, Tensor]]
 
 
-def _kind() -> Any:
-    module: Any = sys.modules.get("torch.distributed.tensor")  # never imported: nothing is cut
-    return () if module is None else module.DTensor
-
-
-def is_cut(tensor: Tensor) -> bool:
-    """Whether a tensor is a DTensor, of which this process holds a part.
-
-    >>> is_cut(torch.ones(2))
-    False
-    """
-    return isinstance(tensor, _kind())
-
-
-def local(tensor: Tensor) -> Tensor:
-    """The part of a tensor that this process holds: all of it where it is not cut. No copy."""
-    if not is_cut(tensor):
-        return tensor
-    cut: Any = tensor
-    part: Tensor = cut.to_local()
-    return part
-
-
 def locals_of(tensors: Iterable[Any]) -> list[Any]:
-    """`local` of those that are tensors."""
-    kind = _kind()
-    return [local(t) if isinstance(t, kind) else t for t in tensors]
+    """`local_of` those that are tensors."""
+    return [local_of(t) for t in tensors]
 
 
 def parts(parameters: list[Any], grads: list[Any], *others: list[Any]) -> list[list[Any]]:
@@ -53,20 +30,19 @@ def parts(parameters: list[Any], grads: list[Any], *others: list[Any]) -> list[l
 
     Nothing is copied, and lists without shards are those that were given.
     """
-    kind = _kind()
-    if not any(isinstance(p, kind) for p in parameters):
+    if not any(map(is_shard, parameters)):
         return [parameters, grads, *others]
     own = []
     for parameter, grad in zip(parameters, grads, strict=True):
-        if isinstance(parameter, kind) and grad.placements != parameter.placements:
+        if is_shard(parameter) and grad.placements != parameter.placements:
             grad = grad.redistribute(placements=parameter.placements)  # sums that were put off
-        own.append(local(grad))
+        own.append(local_of(grad))
     return [locals_of(parameters), own, *map(locals_of, others)]
 
 
 def like(part: Tensor, parameter: Tensor) -> Tensor:
     """A part of this process as a tensor that is cut as a parameter is."""
-    if not is_cut(parameter) or is_cut(part):
+    if not is_shard(parameter) or is_shard(part):
         return part
     cut: Any = parameter
     whole: Tensor = type(cut).from_local(
@@ -82,7 +58,7 @@ def like(part: Tensor, parameter: Tensor) -> Tensor:
 
 def keep(state: dict[str, Any], key: str, part: Tensor | None, parameter: Tensor) -> None:
     """Puts a part of this process into a parameter's state, where it was not made of what is there already."""
-    if not is_cut(parameter):
+    if not is_shard(parameter):
         state[key] = part
     elif part is not None and state.get(key) is None:
         state[key] = like(part, parameter)
@@ -98,7 +74,7 @@ def positions(tensor: Tensor, name: str) -> list[Tensor]:
     [[0, 1], [0, 1, 2]]
     """
     axes = [torch.arange(n, device="cpu") for n in tensor.shape]
-    if not is_cut(tensor):
+    if not is_shard(tensor):
         return axes
     cut: Any = tensor
     shard = sys.modules["torch.distributed.tensor"].Shard
@@ -132,7 +108,7 @@ def summed(parameters: Sequence[Tensor], sums: Sequence[Tensor]) -> list[Tensor]
     results = list(sums)
     holders: dict[tuple[Any, tuple[int, ...]], list[int]] = {}
     for i, parameter in enumerate(parameters):
-        if is_cut(parameter):
+        if is_shard(parameter):
             cut: Any = parameter
             mesh = cut.device_mesh
             dims = [d for d, p in enumerate(cut.placements) if p.is_shard() and mesh.size(d) > 1]
