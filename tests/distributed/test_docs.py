@@ -25,7 +25,7 @@ def test_the_script_runs_on_two_processes(page, number, tmp_path):
     ran = subprocess.run([sys.executable, *launch], cwd=tmp_path, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.count("grew: stage 1: ") == 1
-    assert ran.stdout.count("True True") == 2
+    assert ran.stdout.count("True") == 4  # two of each process, whose lines may mix
 
 
 def test_synchronised_batch_norm_stays_what_it_is(generator):

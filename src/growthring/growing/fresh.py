@@ -6,7 +6,7 @@ torch's public functions are enough, and the old model is whole until the new on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -122,14 +122,17 @@ def growing_module(
     )
 
 
-def average_module(average: nn.Module, plan: Plan, shard: Shard | None) -> GrowingModule:
-    """An average of the model, which grows in place; refuses shards where they cannot."""
-    if shard is not None and is_fully_sharded(average):
+def average_modules(
+    averages: Iterable[nn.Module], plan: Plan, shard: Shard | None
+) -> list[GrowingModule]:
+    """Averages of the model, which grow in place; refuses shards where they cannot."""
+    modules = list(averages)
+    if shard is not None and any(map(is_fully_sharded, modules)):
         raise InputError(
             "an average of the model is cut by fully_shard, and with shard= shards do not grow in place. Let every "
             "process hold a whole one, or average at the end."
         )
-    return GrowingModule(average, plan)
+    return [GrowingModule(module, plan) for module in modules]
 
 
 def _blank(plan: Plan, widths: Mapping[int, int], like: Mapping[str, Tensor]) -> nn.Module:

@@ -19,7 +19,7 @@ from growthring.errors import GrowthError, GrowthStepError, GrowthWarning, Input
 from growthring.graph.check import check_model, check_trainable
 from growthring.graph.isolation import own_settings, untouched
 from growthring.growing.ending import FadeReport, ended
-from growthring.growing.fresh import Shard, average_module, growing_module, wrapping_of
+from growthring.growing.fresh import Shard, average_modules, growing_module, wrapping_of
 from growthring.growing.matching import (
     Optimizers,
     averaged_modules,
@@ -127,15 +127,12 @@ class Grower:
             check_growth_of_shards(model, plan, chosen)
             with own_settings(), untouched(model):
                 chosen.check(plan, model)
-            self._trials = Trials(model, plan)
+            self._trials = Trials(plan)
             self._subjects = Subjects(
                 plan,
                 wrapping,
                 growing_module(model, plan, shard, optimizers),
-                [
-                    average_module(m, plan, shard)
-                    for m in averaged_modules(averages, model, plan, stage)
-                ],
+                average_modules(averaged_modules(averages, model, plan, stage), plan, shard),
                 optimizers,
                 rings_until(stage, plan),
                 generator or torch.Generator().manual_seed(torch.initial_seed()),
@@ -260,7 +257,6 @@ class Grower:
             raise GrowthStepError(
                 f"the model is at stage {self.stage}, the last of {self.plan.num_stages}; it has its full size."
             )
-        self._trials.model = self.model
         subjects, trials = self._subjects, self._trials if measure else None
         arguments = (subjects, self._search, trials, self.noise, self.unknown_state)
         subjects.wrapping.check()

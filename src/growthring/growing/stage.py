@@ -48,7 +48,7 @@ def grow_stage(
     step = subjects.step_to(subjects.stage + 1, search.method.mode)
     start = Snapshot(subjects.roots, values=False, code=False)
     with ranks.together():
-        passes, notes = trials.find() if trials is not None else ([], [])
+        passes, notes = trials.find(main.module) if trials is not None else ([], [])
         outcome = Outcome(main.module, step, subjects.stage + 1, passes)
     for hold_norms in (False, True):
         growth = search.growth(step, main, generator, hold_norms, ranks)
