@@ -186,8 +186,8 @@ def run(args: argparse.Namespace) -> Result:
         processes.stop()
     table.notes.append("`Grower.grow(measure=False)`; gloo on one machine.")
     shards.notes.append(
-        "`Grower.grow(measure=False)` in place and with `shard=`; and `get_state_dict` of whole tensors, a growth of "
-        "a plain model on each rank, `fully_shard`, `set_state_dict`, without making that model and its Grower."
+        "`Grower.grow(measure=False)` in place and with `shard=`; and `get_state_dict` of whole tensors, a growth "
+        "of a plain model on each rank, `fully_shard`, `set_state_dict`, without making that model and its Grower."
     )
     about = (
         "`Grower.grow` inside of DistributedDataParallel, on processes joined by gloo, against the same growth "
