@@ -14,15 +14,18 @@ import growthring as gr
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("page", ["distributed", "fsdp"])
-def test_the_script_runs_on_two_processes(page, tmp_path):
-    code = re.search(r"```python\n(.*?)```", (ROOT / f"docs/{page}.md").read_text(), re.S)[1]
+@pytest.mark.parametrize(
+    ("page", "number"),
+    [("distributed", 0), ("fsdp", 0), pytest.param("fsdp", 1, marks=pytest.mark.slow)],
+)
+def test_the_script_runs_on_two_processes(page, number, tmp_path):
+    code = re.findall(r"```python\n(.*?)```", (ROOT / f"docs/{page}.md").read_text(), re.S)[number]
     (tmp_path / "train.py").write_text(code)
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "train.py"]
     ran = subprocess.run([sys.executable, *launch], cwd=tmp_path, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.count("grew: stage 1: ") == 1
-    assert ran.stdout.count("True True") == 2
+    assert ran.stdout.count("True") == 4  # two of each process, whose lines may mix
 
 
 def test_synchronised_batch_norm_stays_what_it_is(generator):

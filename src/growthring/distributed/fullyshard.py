@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from growthring.distributed import publicly
 from growthring.distributed.shards import is_shard, local_of
 from growthring.errors import GrowthStepError, UnsupportedModelError
 
@@ -48,6 +49,8 @@ def is_fully_sharded(model: nn.Module) -> bool:
 
 def states_of(model: nn.Module) -> list[Any]:
     """FSDP's objects of the model's units, from the outermost in; several modules may share one."""
+    if publicly.is_public(model):
+        return []
     units: list[Any] = [module for module in model.modules() if is_unit(module)]
     return list({id(state): state for state in (u._get_fsdp_state() for u in units)}.values())
 
@@ -60,6 +63,8 @@ def _parameters(model: nn.Module) -> list[Any]:
 
 def mesh_of(model: nn.Module) -> DeviceMesh | None:
     """The mesh of processes that a model is sharded over; None if it is not."""
+    if publicly.is_public(model):
+        return publicly.mesh_of(model)
     for each in _parameters(model):
         mesh: DeviceMesh = each.mesh_info.mesh
         return mesh
@@ -68,6 +73,9 @@ def mesh_of(model: nn.Module) -> DeviceMesh | None:
 
 def check_units(model: nn.Module) -> None:
     """Refuses what fully_shard was asked for that could not follow a growth, and a torch of other private parts."""
+    if publicly.is_public(model):
+        publicly.check_units(model)
+        return
     _check_parts(model)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     mesh, owned = mesh_of(model), set()
@@ -109,8 +117,8 @@ def _check_parts(model: nn.Module) -> None:
     if missing:
         raise UnsupportedModelError(
             f"fully_shard of torch {torch.__version__} has no {missing[0]}: sharded parameters cannot be given new "
-            "shapes in place. Use a torch that growthring was tested with (2.13), or grow between two runs where "
-            "the model is whole (docs/fsdp.md)."
+            "shapes in place. Use a torch that growthring was tested with (2.13), or let growths make new "
+            "models: gr.Grower(model, plan, optimizer, shard=...) (docs/fsdp.md)."
         )
 
 
@@ -120,6 +128,9 @@ def settle(model: nn.Module) -> None:
     Raises:
         GrowthStepError: it is in the middle of a step, and something would be lost.
     """
+    if publicly.is_public(model):
+        publicly.settle(model)
+        return
     for each in _parameters(model):
         whole = getattr(each, "_unsharded_param", None)
         if each.unsharded_accumulated_grad is not None or (
@@ -196,6 +207,10 @@ def passing(model: nn.Module) -> Iterator[None]:
 
     A growth is measured in the precision of the weights that grow, not in that of a MixedPrecisionPolicy.
     """
+    if publicly.is_public(model):
+        with publicly.passing(model):
+            yield
+        return
     states = states_of(model)
     if not states:
         yield
@@ -228,6 +243,8 @@ def passing(model: nn.Module) -> Iterator[None]:
 
 def shard_sizes(model: nn.Module) -> dict[str, tuple[int, int]]:
     """Parameters that are not cut along their first axis -> that axis, and by how many it has to be divisible."""
+    if publicly.is_public(model):
+        return publicly.shard_sizes(model)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     return {
         names[id(each.sharded_param)]: (each.fsdp_placement.dim, each.mesh_info.shard_mesh_size)

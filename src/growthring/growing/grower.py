@@ -15,11 +15,11 @@ from growthring.core.presets import preset_named
 from growthring.core.rings import RingMap
 from growthring.core.variance import Mode
 from growthring.distributed.ranks import Ranks
-from growthring.distributed.wrapping import Wrapping
 from growthring.errors import GrowthError, GrowthStepError, GrowthWarning, InputError
 from growthring.graph.check import check_model, check_trainable
 from growthring.graph.isolation import own_settings, untouched
 from growthring.growing.ending import FadeReport, ended
+from growthring.growing.fresh import Shard, average_modules, growing_module, wrapping_of
 from growthring.growing.matching import (
     Optimizers,
     averaged_modules,
@@ -31,7 +31,6 @@ from growthring.growing.matching import (
     highest_rate,
 )
 from growthring.growing.memory import remembered, take_up
-from growthring.growing.module import GrowingModule
 from growthring.growing.pace import Pace, StepReport
 from growthring.growing.proof import prove
 from growthring.growing.report import GrowthReport
@@ -77,6 +76,8 @@ class Grower:
             every growth (a DataLoader), or a function from a seed to such a thing.
         loss: from outputs and targets to a scalar, for the same methods.
         through: what the model is trained through, where a module that holds it was wrapped: see `attach`.
+        shard: what cut the model (calls of `fully_shard`), for a torch in which shards cannot grow in place: each
+            growth makes a new model, `grower.model`, cuts it by this, and empties the old one (docs/fsdp.md).
 
     >>> import growthring as gr
     >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
@@ -107,8 +108,9 @@ class Grower:
         batches: SearchBatches | None = None,
         loss: Loss | None = None,
         through: nn.Module | None = None,
+        shard: Shard | None = None,
     ) -> None:
-        wrapping = Wrapping(model, through)
+        wrapping = wrapping_of(model, through, shard)
         model = wrapping.model
         with wrapping.ranks.together():
             check_model(model, may_shard=True)
@@ -125,12 +127,12 @@ class Grower:
             check_growth_of_shards(model, plan, chosen)
             with own_settings(), untouched(model):
                 chosen.check(plan, model)
-            self._trials = Trials(model, plan)
+            self._trials = Trials(plan)
             self._subjects = Subjects(
                 plan,
                 wrapping,
-                GrowingModule(model, plan),
-                [GrowingModule(m, plan) for m in averaged_modules(averages, model, plan, stage)],
+                growing_module(model, plan, shard, optimizers),
+                average_modules(averaged_modules(averages, model, plan, stage), plan, shard),
                 optimizers,
                 rings_until(stage, plan),
                 generator or torch.Generator().manual_seed(torch.initial_seed()),
@@ -238,7 +240,7 @@ class Grower:
         except BaseException:
             pace.step -= 1
             raise
-        left = len(fades)
+        left = len(self._subjects.main.fades)
         return StepReport(pace.step, pace.total, self.stage, growth, ended, left, self.is_complete)
 
     def grow(self, measure: bool = True) -> GrowthReport:

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
 
 from growthring.core.axes import Layout
 from growthring.core.widen import formatted, widen_constant
-from growthring.distributed.fullyshard import refit
+from growthring.distributed.fullyshard import refit, settle
+from growthring.distributed.publicly import choose
 from growthring.distributed.shards import on_whole
 from growthring.graph.computed import refresh
 from growthring.graph.follow import adopt_attributes, follow_attributes
@@ -34,13 +36,40 @@ class GrowingModule:
     """
 
     def __init__(self, module: nn.Module, plan: Plan) -> None:
-        self.module, self.plan = module, plan
-        self.fades = Fades(module, plan.groups.statistics)
+        self.plan = plan
+        self._held: dict[str, Any] = {}
+        self._hold(module)
+
+    def _hold(self, module: nn.Module) -> None:
+        fades = Fades(module, self.plan.groups.statistics)
+        self._held |= {"module": module, "fades": fades}
+
+    @property
+    def module(self) -> nn.Module:
+        """The module itself."""
+        module: nn.Module = self._held["module"]
+        return module
+
+    @property
+    def fades(self) -> Fades:
+        """Statistics of it that fade in."""
+        fades: Fades = self._held["fades"]
+        return fades
+
+    @property
+    def roots(self) -> list[Any]:
+        """Everything that a growth changes."""
+        return [self.module, self.fades, self._held]
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
         """Parameters and buffers by name."""
         return named_tensors(self.module)
+
+    def settle(self) -> None:
+        """Brings parameters that are shards into the state between two steps."""
+        choose(self.module, is_public=False)
+        settle(self.module)
 
     def install(
         self,
@@ -63,8 +92,7 @@ class GrowingModule:
             tensor.grad = None
             set_data(tensor, new)
             if gradient is not None:
-                widen = partial(_widen_gradient, layouts=layouts, factor=factors.get(name, 1.0))
-                tensor.grad = on_whole(gradient, widen)
+                tensor.grad = widen_gradient(gradient, layouts, factors.get(name, 1.0))
         refit(self.module)
         refresh(self.module)
         self.follow(step)
@@ -97,7 +125,14 @@ def _padded(layouts: list[Layout], whole: torch.Tensor) -> torch.Tensor:
     return widen_constant(whole, layouts, 0.0)
 
 
-def _widen_gradient(
+def widen_gradient(
+    gradient: torch.Tensor, layouts: list[Layout], factor: float | torch.Tensor
+) -> torch.Tensor:
+    """The gradient of a grown tensor of which `factor` times the old one computes what that did."""
+    return on_whole(gradient, partial(_widened, layouts=layouts, factor=factor))
+
+
+def _widened(
     gradient: torch.Tensor, layouts: list[Layout], factor: float | torch.Tensor
 ) -> torch.Tensor:
     dense = gradient.to_dense() if gradient.is_sparse else gradient

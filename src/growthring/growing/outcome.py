@@ -42,6 +42,7 @@ class Outcome:
         trials: what to run it on; none to measure nothing.
 
     Attributes:
+        model: that `measure` runs.
         change: of the outputs without noise.
         change_with_noise: the same with noise.
         seconds: time spent measuring.
@@ -49,7 +50,7 @@ class Outcome:
 
     def __init__(self, model: nn.Module, step: Step, stage: int, trials: Sequence[Trial]) -> None:
         self._started = time.perf_counter()
-        self._model, self._step, self._stage, self._trials = model, step, stage, trials
+        self.model, self._step, self._stage, self._trials = model, step, stage, trials
         self._num_before = sum(p.numel() for p in model.parameters())
         self.seconds = 0.0
         self.change = self.change_with_noise = Changes()
@@ -58,7 +59,7 @@ class Outcome:
 
     def _run(self) -> list[Outputs]:
         started = time.perf_counter()
-        result = run(self._model, self._trials, self._step.plan.outputs)
+        result = run(self.model, self._trials, self._step.plan.outputs)
         self.seconds += time.perf_counter() - started
         return result
 
@@ -97,7 +98,7 @@ class Outcome:
         plan = self._step.plan
         trials = [t for t in self._trials if t.training is (mode == "train")]
         started = time.perf_counter()
-        limit = rounding_limit(self._model, trials, plan.outputs, relative)
+        limit = rounding_limit(self.model, trials, plan.outputs, relative)
         self.seconds += time.perf_counter() - started
         if relative > limit and (factors.rescaled or is_literal) and self._has_eps(mode):
             limit = max(limit, _EPS_LITERAL if is_literal else _EPS_SHOWS)
@@ -142,7 +143,7 @@ class Outcome:
         return GrowthReport(
             stage=self._stage,
             parameters_before=self._num_before,
-            parameters_after=sum(p.numel() for p in self._model.parameters()),
+            parameters_after=sum(p.numel() for p in self.model.parameters()),
             groups=tuple(grown),
             factors={n: c for n, c in factors.tensors.items() if abs(c - 1) > 1e-12},
             output_factors=tuple(factors.outputs),

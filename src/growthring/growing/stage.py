@@ -48,7 +48,7 @@ def grow_stage(
     step = subjects.step_to(subjects.stage + 1, search.method.mode)
     start = Snapshot(subjects.roots, values=False, code=False)
     with ranks.together():
-        passes, notes = trials.find() if trials is not None else ([], [])
+        passes, notes = trials.find(main.module) if trials is not None else ([], [])
         outcome = Outcome(main.module, step, subjects.stage + 1, passes)
     for hold_norms in (False, True):
         growth = search.growth(step, main, generator, hold_norms, ranks)
@@ -57,6 +57,7 @@ def grow_stage(
             replay = replay_of(growth, main.tensors, generator, noise)
             grown = grown_tensors(growth, main.tensors, generator)
             main.install(step, grown, divisors)
+            outcome.model = main.module
             outcome.measure()
         if hold_norms or not ranks.from_first(partial(outcome.shows_eps, growth.factors)):
             break

@@ -11,12 +11,12 @@ from torch.optim import Optimizer
 
 from growthring.core.rings import RingMap
 from growthring.core.variance import Mode
-from growthring.distributed.fullyshard import settle
 from growthring.distributed.ranks import Ranks
 from growthring.distributed.wrapping import Wrapping
 from growthring.growing.accord import Accord
 from growthring.growing.followers import tell_rings
 from growthring.growing.module import GrowingModule
+from growthring.growing.outgrown import outgrow
 from growthring.growing.pace import Pace
 from growthring.growing.transaction import all_or_nothing
 from growthring.methods import Step
@@ -67,9 +67,8 @@ class Subjects:
     @property
     def roots(self) -> list[Any]:
         """Everything that a growth changes."""
-        fades = [each.fades for each in self.modules]
-        modules = [each.module for each in self.modules]
-        return [*modules, *fades, *self.optimizers, self.rings, self.generator, self.pace]
+        modules = [root for each in self.modules for root in each.roots]
+        return [*modules, *self.optimizers, self.rings, self.generator, self.pace]
 
     @property
     def accord(self) -> Accord:
@@ -104,8 +103,13 @@ class Subjects:
         """What `act` returns, which changes the subjects; if it fails or is interrupted they are as they were."""
         with self.ranks.together():
             for each in self.modules:
-                settle(each.module)
-        return all_or_nothing(self.roots, act, self.wrapping.renew)
+                each.settle()
+        before = self.main.module
+        result = all_or_nothing(self.roots, act, self.wrapping.renew)
+        if self.main.module is not before:
+            self.wrapping.model = self.main.module
+            outgrow(before)
+        return result
 
     def tell_rings(self) -> None:
         """Tells optimizers that know rings where they are."""

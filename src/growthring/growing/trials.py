@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from growthring.distributed.fullyshard import mesh_of
+from growthring.distributed.publicly import lowered
 from growthring.distributed.shards import ranks_over
 from growthring.errors import GrowthError, RanksError
 from growthring.graph.arithmetic import Arithmetic
@@ -44,20 +45,25 @@ class Trial:
 class Trials:
     """The passes that growths of a model are measured on: found once, and again if it was moved or cast."""
 
-    def __init__(self, model: nn.Module, plan: Plan) -> None:
-        self._model, self._plan = model, plan
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
         self._found: tuple[list[Trial], list[str]] = [], []
         self._kind: object = None
 
-    def find(self) -> tuple[list[Trial], list[str]]:
+    def find(self, model: nn.Module) -> tuple[list[Trial], list[str]]:
         """The passes, and notes."""
-        kind = {(p.device, p.dtype) for p in self._model.parameters()}
+        if lowered(model) is not None:
+            return [], [
+                f"outputs were not compared: the model computes in {lowered(model)} (MixedPrecisionPolicy), in "
+                "which rounding hides what they would show"
+            ]
+        kind = {(p.device, p.dtype) for p in model.parameters()}
         if self._kind != kind:
-            inputs = self._plan.inputs_for(self._model)
-            mesh = mesh_of(self._model)
+            inputs = self._plan.inputs_for(model)
+            mesh = mesh_of(model)
             if mesh is not None:  # passes are meetings: all have to take the same ones
                 inputs = ranks_over(mesh).from_first(lambda: inputs)
-            self._found, self._kind = make_trials(self._model, inputs, self._plan.outputs), kind
+            self._found, self._kind = make_trials(model, inputs, self._plan.outputs), kind
         return self._found
 
 
