@@ -319,6 +319,30 @@ def attached(rank, holds):
     return weights(model), told
 
 
+def frozen_for_a_while(rank, size):
+    """The first layer is frozen when the model grows, and thawed after its last growth."""
+    plan = planned()
+    model = plan.build_seed()
+    options = {"find_unused_parameters": True}
+    trained = DistributedDataParallel(model, **options) if size > 1 else model
+    stepper = OPTIMIZERS["SGD"](model.parameters())
+    grower = gr.Grower(trained, plan, stepper, generator=torch.Generator().manual_seed(5))
+    for step in range(STEPS):
+        model[0].requires_grad_(step < 2 or grower.is_full)
+        stepper.zero_grad()
+        trained(data(step)[rank::size]).square().mean().backward()
+        stepper.step()
+        grower.step()
+    return weights(model)
+
+
+def test_what_was_frozen_at_a_growth_is_averaged_when_it_is_thawed():
+    one = frozen_for_a_while(0, 1)
+    for both in on_ranks(frozen_for_a_while, 2):
+        for name, tensor in both.items():
+            torch.testing.assert_close(tensor, one[name], rtol=1e-10, atol=1e-10)
+
+
 @pytest.mark.parametrize("holds", [False, True])
 def test_a_model_that_is_wrapped_later_is_attached(holds):
     one = weights(train(0, 1, "SGD")[1])

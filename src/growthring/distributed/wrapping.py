@@ -66,6 +66,7 @@ class Wrapping:
     def __init__(self, model: nn.Module, through: nn.Module | None = None) -> None:
         self.model = unwrapped(model)
         self._through: list[DistributedDataParallel] = []
+        self._averaged: set[int] = set()  # parameters (ids) whose gradients it averages
         self._is_sharded = isinstance(self.model, nn.Module) and is_fully_sharded(self.model)
         self.ranks = Ranks()
         if isinstance(self.model, nn.Module):
@@ -93,6 +94,7 @@ class Wrapping:
                 "the model is wrapped in DistributedDataParallel twice; one is enough."
             )
         self._through = found
+        self._averaged = {id(p) for w in found for p in w.parameters() if p.requires_grad}
         self.ranks = Ranks()
         if is_fully_sharded(self.model):
             check_replicated(self.model)
@@ -132,7 +134,16 @@ class Wrapping:
         """Lets gradients be averaged again, after parameters got other data; also after that was taken back."""
         refit(self.model)
         for wrapper in self._through:
-            renew(wrapper)
+            parameters = list(wrapper.parameters())
+            frozen = [p for p in parameters if not p.requires_grad and id(p) in self._averaged]
+            self._averaged |= {id(p) for p in parameters if p.requires_grad}
+            for parameter in frozen:  # may be thawed later, and has to be averaged then
+                parameter.requires_grad_(True)
+            try:
+                renew(wrapper)
+            finally:
+                for parameter in frozen:
+                    parameter.requires_grad_(False)
 
 
 def renew(wrapper: DistributedDataParallel) -> None:
