@@ -465,6 +465,7 @@ def test_a_process_that_dies_ends_the_others(tmp_path):
         processes.stop()
     told = (tmp_path / "told").read_text()
     assert told.startswith("rank 0 lost another process (")
+    assert "all of them have to call grower.step() equally often" in told
     assert "go on from the last checkpoint, with any number of processes" in told
 
 
