@@ -94,7 +94,7 @@ class Wrapping:
                 "the model is wrapped in DistributedDataParallel twice; one is enough."
             )
         self._through = found
-        self._averaged = {id(p) for w in found for p in w.parameters() if p.requires_grad}
+        self._averaged = {id(p) for wrapper in found for p in _averaged_by(wrapper)}
         self.ranks = Ranks()
         if is_fully_sharded(self.model):
             check_replicated(self.model)
@@ -160,6 +160,22 @@ def renew(wrapper: DistributedDataParallel) -> None:
     wrapper.__setstate__(state)
     for hook, own in hooks:
         wrapper.register_comm_hook(own, hook)
+
+
+def _averaged_by(wrapper: DistributedDataParallel) -> list[nn.Parameter]:
+    """The parameters whose gradients a DistributedDataParallel averages; its reducer says only how many."""
+    every = [
+        p for n, p in wrapper.module.named_parameters() if n not in wrapper.parameters_to_ignore
+    ]
+    trained = [p for p in every if p.requires_grad]
+    count = wrapper._get_ddp_logging_data()["num_parameter_tensors"]
+    for parameters in (trained, every):
+        if len(parameters) == count:
+            return parameters
+    raise UnsupportedModelError(
+        f"{count} parameters were trained when this {type(wrapper).__name__} was made, and {len(trained)} are now. "
+        "It does not average gradients of what was frozen then. Freeze and thaw first, then wrap the model anew."
+    )
 
 
 def live_wrappers(model: nn.Module) -> list[DistributedDataParallel]:
