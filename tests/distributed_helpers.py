@@ -54,6 +54,7 @@ class Processes:
         try:
             return self._pipes[rank].recv()
         except EOFError:
+            self._processes[rank].join()  # its end of the pipe closes before it has an exit code
             return False, f"ended with exit code {self._processes[rank].exitcode}"
 
     @property

@@ -319,6 +319,32 @@ def attached(rank, holds):
     return weights(model), told
 
 
+def frozen_for_a_while(rank, size, since):
+    """The first layer is frozen when the model grows, and thawed after its last growth."""
+    plan = planned()
+    model = plan.build_seed()
+    options = {"find_unused_parameters": True}
+    trained = DistributedDataParallel(model, **options) if size > 1 else model
+    stepper = OPTIMIZERS["SGD"](model.parameters())
+    model[0].requires_grad_(since > 0)
+    grower = gr.Grower(trained, plan, stepper, generator=torch.Generator().manual_seed(5))
+    for step in range(STEPS):
+        model[0].requires_grad_(step < since or grower.is_full)
+        stepper.zero_grad()
+        trained(data(step)[rank::size]).square().mean().backward()
+        stepper.step()
+        grower.step()
+    return weights(model)
+
+
+@pytest.mark.parametrize("since", [0, 2])
+def test_what_was_frozen_at_a_growth_is_averaged_when_it_is_thawed(since):
+    one = frozen_for_a_while(0, 1, since)
+    for both in on_ranks(frozen_for_a_while, 2, since):
+        for name, tensor in both.items():
+            torch.testing.assert_close(tensor, one[name], rtol=1e-10, atol=1e-10)
+
+
 @pytest.mark.parametrize("holds", [False, True])
 def test_a_model_that_is_wrapped_later_is_attached(holds):
     one = weights(train(0, 1, "SGD")[1])
@@ -386,6 +412,7 @@ REFUSED = {
     "powersgd": r"'powerSGD_hook' keeps errors of the present shapes \(PowerSGDState\)",
     "twice": "wrapped in DistributedDataParallel twice",
     "join": "cannot grow inside of torch's Join",
+    "thawed": "6 parameters were trained when this .* was made, and 8 are now.*wrap the model anew",
 }
 
 
@@ -400,6 +427,10 @@ def refused_wrapper(rank, what):
     trained = DistributedDataParallel(model, **(options if what == "mixed precision" else {}))
     if what == "powersgd":
         trained.register_comm_hook(power.PowerSGDState(None), power.powerSGD_hook)
+    if what == "thawed":
+        model[0].requires_grad_(False)
+        trained = DistributedDataParallel(model)
+        model.requires_grad_(True)
     if what == "twice":
         trained = DistributedDataParallel(trained)
     with pytest.raises(GrowthError) as failed:
@@ -441,6 +472,7 @@ def test_a_process_that_dies_ends_the_others(tmp_path):
         processes.stop()
     told = (tmp_path / "told").read_text()
     assert told.startswith("rank 0 lost another process (")
+    assert "all of them have to call grower.step() equally often" in told
     assert "go on from the last checkpoint, with any number of processes" in told
 
 

@@ -208,7 +208,8 @@ class Ranks:
         line = (str(error).strip().splitlines() or [""])[0]
         return RanksError(
             f"rank {self.rank} lost another process ({type(error).__name__}: {line[:200]}). The growth was not "
-            "made; end this run and go on from the last checkpoint, with any number of processes."
+            "made; end this run and go on from the last checkpoint, with any number of processes. If none has "
+            "failed, one did not come: all of them have to call grower.step() equally often."
         )
 
     def _failures(self, reasons: list[str | None]) -> str:

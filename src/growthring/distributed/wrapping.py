@@ -66,6 +66,7 @@ class Wrapping:
     def __init__(self, model: nn.Module, through: nn.Module | None = None) -> None:
         self.model = unwrapped(model)
         self._through: list[DistributedDataParallel] = []
+        self._averaged: set[int] = set()  # parameters (ids) whose gradients it averages
         self._is_sharded = isinstance(self.model, nn.Module) and is_fully_sharded(self.model)
         self.ranks = Ranks()
         if isinstance(self.model, nn.Module):
@@ -93,6 +94,7 @@ class Wrapping:
                 "the model is wrapped in DistributedDataParallel twice; one is enough."
             )
         self._through = found
+        self._averaged = {id(p) for wrapper in found for p in _averaged_by(wrapper)}
         self.ranks = Ranks()
         if is_fully_sharded(self.model):
             check_replicated(self.model)
@@ -132,7 +134,16 @@ class Wrapping:
         """Lets gradients be averaged again, after parameters got other data; also after that was taken back."""
         refit(self.model)
         for wrapper in self._through:
-            renew(wrapper)
+            parameters = list(wrapper.parameters())
+            frozen = [p for p in parameters if not p.requires_grad and id(p) in self._averaged]
+            self._averaged |= {id(p) for p in parameters if p.requires_grad}
+            for parameter in frozen:  # may be thawed later, and has to be averaged then
+                parameter.requires_grad_(True)
+            try:
+                renew(wrapper)
+            finally:
+                for parameter in frozen:
+                    parameter.requires_grad_(False)
 
 
 def renew(wrapper: DistributedDataParallel) -> None:
@@ -149,6 +160,22 @@ def renew(wrapper: DistributedDataParallel) -> None:
     wrapper.__setstate__(state)
     for hook, own in hooks:
         wrapper.register_comm_hook(own, hook)
+
+
+def _averaged_by(wrapper: DistributedDataParallel) -> list[nn.Parameter]:
+    """The parameters whose gradients a DistributedDataParallel averages; its reducer says only how many."""
+    every = [
+        p for n, p in wrapper.module.named_parameters() if n not in wrapper.parameters_to_ignore
+    ]
+    trained = [p for p in every if p.requires_grad]
+    count = wrapper._get_ddp_logging_data()["num_parameter_tensors"]
+    for parameters in (trained, every):
+        if len(parameters) == count:
+            return parameters
+    raise UnsupportedModelError(
+        f"{count} parameters were trained when this {type(wrapper).__name__} was made, and {len(trained)} are now. "
+        "It does not average gradients of what was frozen then. Freeze and thaw first, then wrap the model anew."
+    )
 
 
 def live_wrappers(model: nn.Module) -> list[DistributedDataParallel]:
