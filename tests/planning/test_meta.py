@@ -190,6 +190,7 @@ BAD = [
     (float("nan"), "deviations is nan"),
     ({"*": float("inf")}, r"deviations\['\*'\] is inf"),
     ({"conv.*": 0.1, "cnov.*": 0.2}, r"deviations\['cnov\.\*'\]: no parameter has such a name"),
+    ({"*": 0.1, 3: 0.1}, r"deviations\[3\]: no parameter has such a name.* or leave it out"),
     ({"conv.*": 0.1}, r"say nothing of 'table\.weight' \(7, 24\).*'\*' for all others"),
     (lambda name, p: None, r"say nothing of 'conv\.weight'"),
     (lambda name, p: -1.0, r"deviations\('conv\.weight', \.\.\.\) is -1\.0"),
@@ -210,9 +211,10 @@ def test_deviations_of_a_model_that_has_values():
 def test_a_model_of_which_some_has_values():
     model = Net()
     model.fc.to("meta")
-    with pytest.raises(gr.GrowthError, match="they are measured"):
+    text = r"'fc\.weight' is on the meta device and has no values, 'conv\.weight' has some\. Build the whole"
+    with pytest.raises(gr.GrowthError, match=text):
         gr.plan(model, inputs(), stages=2, deviations=0.1)
-    with pytest.raises(gr.GrowthError, match="meta"):
+    with pytest.raises(gr.GrowthError, match=text):
         gr.plan(model, inputs(), stages=2)
 
 
@@ -232,3 +234,11 @@ def test_nothing_can_be_timed():
         plan.measure()
     with pytest.raises(gr.GrowthError, match="no step of it can be timed"):
         gr.plan(on_meta(Net), inputs(), stages=2, deviations=0.1, budget=0.5, budget_of="seconds")
+
+
+def test_a_seed_on_a_device_that_cannot_be():
+    plan = gr.plan(on_meta(Net), inputs(), stages=2, deviations=0.1)
+    with pytest.raises(gr.GrowthError, match="device='nope' is no device of torch"):
+        plan.build_seed(device="nope")
+    with pytest.raises(gr.GrowthError, match="device='meta' holds no values: leave it out"):
+        plan.build_seed(device="meta")
