@@ -242,3 +242,38 @@ def test_a_seed_on_a_device_that_cannot_be():
         plan.build_seed(device="nope")
     with pytest.raises(gr.GrowthError, match="device='meta' holds no values: leave it out"):
         plan.build_seed(device="meta")
+
+
+@pytest.mark.slow
+def test_a_rotary_model_takes_its_tables_from_build():
+    transformers = pytest.importorskip("transformers")
+    sizes = {"vocab_size": 37, "num_hidden_layers": 1, "max_position_embeddings": 10, "head_dim": 4}
+
+    def build(widths):
+        heads, inner = (
+            next(n for name, n in widths.items() if key in name) for key in ("q_proj", "gate_proj")
+        )
+        own = {
+            "num_attention_heads": heads,
+            "num_key_value_heads": heads,
+            "intermediate_size": inner,
+        }
+        config = transformers.LlamaConfig(hidden_size=widths["model.embed_tokens"], **own, **sizes)
+        return transformers.LlamaForCausalLM(config)
+
+    full = {"model.embed_tokens": 32, "q_proj": 8, "gate_proj": 48}
+    tokens = torch.randint(37, (2, 10), generator=torch.Generator().manual_seed(0))
+    options = {"total_steps": 3, "deviations": {"*": 0.02}}
+    plan = gr.plan(on_meta(build, full), {"input_ids": tokens}, **options)
+    with pytest.raises(
+        gr.GrowthError, match=r"^buffer 'model\.rotary_emb\.inv_freq' is on the meta device.*build="
+    ):
+        plan.build_seed()
+    plan = gr.plan(plan.model, {"input_ids": tokens}, build=build, **options)
+    seed = plan.build_seed()
+    assert torch.equal(seed.model.rotary_emb.inv_freq, build(full).model.rotary_emb.inv_freq)
+    grower = gr.Grower(seed, plan)
+    for _ in range(3):
+        grower.step()
+    assert grower.is_complete and seed.config.hidden_size == 32
+    assert seed(input_ids=tokens, labels=tokens).loss.isfinite()
