@@ -374,7 +374,8 @@ def test_a_config_that_cannot_say_the_widths_is_refused(tmp_path):
     plan = gr.plan(model, {"input_ids": tokens}, heads="count", stages=2, total_steps=STEPS)
     refused(
         tmp_path,
-        r"the config of GPT2LMHeadModel cannot say the widths of stage 0 .*loadable=False",
+        r"the config of GPT2LMHeadModel cannot say the widths of stage 0 "
+        r".*If you gave gr\.plan widths, leave them to it; .*loadable=False",
         plan,
     )
     callback = ours.GrowthCallback(plan, loadable=False)

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import growthring as gr
+from growthring.errors import InputError
 from growthring.optim.packed import Packing
 from tests.optim.nets import assert_same, is_finite, snapshot
 
@@ -164,6 +165,34 @@ def test_rings_for_a_packed_optimizer():
     grower.grow()
     train(model, optimizer)
     assert len(optimizer.rate_factors()["2.weight"]) == 2 and is_finite(model)
+
+
+def test_rings_of_an_optimizer_that_calls_no_hooks_are_loaded():
+    """bitsandbytes has a `load_state_dict` of its own, which says nothing to torch's hooks."""
+
+    def ringed(params):
+        optimizer = optimizer_of("bitsandbytes.AdamW8bit", params)
+        return gr.optim.with_rings(optimizer, new_ring_rate=1.5, new_ring_warmup=8)
+
+    plan, model, _, _ = started("bitsandbytes.AdamW8bit")
+    optimizer = ringed(model.parameters())
+    grower = gr.Grower(model, plan, optimizer)
+    train(model, optimizer)
+    grower.grow()
+    train(model, optimizer)
+    twin = plan.build_seed()
+    other = ringed(twin.parameters())
+    later = gr.Grower(twin, plan, other)
+    with pytest.raises(InputError, match="the saved optimizer knows 2 rings, the model has 1"):
+        other.load_state_dict(optimizer.state_dict())
+    later.load_state_dict(grower.state_dict())
+    twin.load_state_dict(model.state_dict())
+    other.load_state_dict(optimizer.state_dict())
+    for net, one in ((model, optimizer), (twin, other)):
+        torch.manual_seed(1)
+        train(net, one)
+    assert_same(dict(model.state_dict()), dict(twin.state_dict()))
+    assert optimizer.state_dict()["param_groups"] == other.state_dict()["param_groups"]
 
 
 class Strange(torch.Tensor):

@@ -190,6 +190,7 @@ BAD = [
     (float("nan"), "deviations is nan"),
     ({"*": float("inf")}, r"deviations\['\*'\] is inf"),
     ({"conv.*": 0.1, "cnov.*": 0.2}, r"deviations\['cnov\.\*'\]: no parameter has such a name"),
+    ({"*": 0.1, 3: 0.1}, r"deviations\[3\]: no parameter has such a name.* or leave it out"),
     ({"conv.*": 0.1}, r"say nothing of 'table\.weight' \(7, 24\).*'\*' for all others"),
     (lambda name, p: None, r"say nothing of 'conv\.weight'"),
     (lambda name, p: -1.0, r"deviations\('conv\.weight', \.\.\.\) is -1\.0"),
@@ -210,9 +211,10 @@ def test_deviations_of_a_model_that_has_values():
 def test_a_model_of_which_some_has_values():
     model = Net()
     model.fc.to("meta")
-    with pytest.raises(gr.GrowthError, match="they are measured"):
+    text = r"'fc\.weight' is on the meta device and has no values, 'conv\.weight' has some\. Build the whole"
+    with pytest.raises(gr.GrowthError, match=text):
         gr.plan(model, inputs(), stages=2, deviations=0.1)
-    with pytest.raises(gr.GrowthError, match="meta"):
+    with pytest.raises(gr.GrowthError, match=text):
         gr.plan(model, inputs(), stages=2)
 
 
@@ -232,3 +234,46 @@ def test_nothing_can_be_timed():
         plan.measure()
     with pytest.raises(gr.GrowthError, match="no step of it can be timed"):
         gr.plan(on_meta(Net), inputs(), stages=2, deviations=0.1, budget=0.5, budget_of="seconds")
+
+
+def test_a_seed_on_a_device_that_cannot_be():
+    plan = gr.plan(on_meta(Net), inputs(), stages=2, deviations=0.1)
+    with pytest.raises(gr.GrowthError, match="device='nope' is no device of torch"):
+        plan.build_seed(device="nope")
+    with pytest.raises(gr.GrowthError, match="device='meta' holds no values: leave it out"):
+        plan.build_seed(device="meta")
+
+
+@pytest.mark.slow
+def test_a_rotary_model_takes_its_tables_from_build():
+    transformers = pytest.importorskip("transformers")
+    sizes = {"vocab_size": 37, "num_hidden_layers": 1, "max_position_embeddings": 10, "head_dim": 4}
+
+    def build(widths):
+        heads, inner = (
+            next(n for name, n in widths.items() if key in name) for key in ("q_proj", "gate_proj")
+        )
+        own = {
+            "num_attention_heads": heads,
+            "num_key_value_heads": heads,
+            "intermediate_size": inner,
+        }
+        config = transformers.LlamaConfig(hidden_size=widths["model.embed_tokens"], **own, **sizes)
+        return transformers.LlamaForCausalLM(config)
+
+    full = {"model.embed_tokens": 32, "q_proj": 8, "gate_proj": 48}
+    tokens = torch.randint(37, (2, 10), generator=torch.Generator().manual_seed(0))
+    options = {"total_steps": 3, "deviations": {"*": 0.02}}
+    plan = gr.plan(on_meta(build, full), {"input_ids": tokens}, **options)
+    with pytest.raises(
+        gr.GrowthError, match=r"^buffer 'model\.rotary_emb\.inv_freq' is on the meta device.*build="
+    ):
+        plan.build_seed()
+    plan = gr.plan(plan.model, {"input_ids": tokens}, build=build, **options)
+    seed = plan.build_seed()
+    assert torch.equal(seed.model.rotary_emb.inv_freq, build(full).model.rotary_emb.inv_freq)
+    grower = gr.Grower(seed, plan)
+    for _ in range(3):
+        grower.step()
+    assert grower.is_complete and seed.config.hidden_size == 32
+    assert seed(input_ids=tokens, labels=tokens).loss.isfinite()

@@ -62,7 +62,7 @@ def check_arguments(args: Any, state: Any, plan: Plan, loadable: bool, is_judged
             if not Rebuild(plan.empty_model(stage)).works:
                 raise InputError(
                     f"the config of {type(plan.model).__name__} cannot say the widths of stage {stage} "
-                    f"({plan.named_widths(stage)}), so from_pretrained could not load its checkpoints. Leave "
-                    "the widths to gr.plan, or pass GrowthCallback(plan, loadable=False): resuming works all "
-                    "the same."
+                    f"({plan.named_widths(stage)}), so from_pretrained could not load its checkpoints. If you "
+                    "gave gr.plan widths, leave them to it; otherwise pass GrowthCallback(plan, loadable=False): "
+                    "resuming works all the same."
                 )

@@ -118,8 +118,12 @@ class _Rescaler:
         optimizer.register_step_post_hook(self._end)
         optimizer.register_state_dict_pre_hook(lambda _: self._ring_rates.before_saving())
         optimizer.register_state_dict_post_hook(self._save)
-        optimizer.register_load_state_dict_pre_hook(self._check)
-        optimizer.register_load_state_dict_post_hook(self._load)
+        self._plain_load = optimizer.load_state_dict
+        if type(optimizer).load_state_dict is Optimizer.load_state_dict:
+            optimizer.register_load_state_dict_pre_hook(self._check)
+            optimizer.register_load_state_dict_post_hook(self._load)
+        else:  # one of its own, which may call no hooks: bitsandbytes'
+            optimizer.load_state_dict = self._load_around  # type: ignore[method-assign]
 
     @torch.no_grad()
     def _begin(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
@@ -164,6 +168,11 @@ class _Rescaler:
     def _load(self, optimizer: Optimizer) -> None:
         keep_rate_tensors(optimizer.param_groups, self._rates)
         self._ring_rates.take_up(self._loaded)
+
+    def _load_around(self, state_dict: dict[str, Any], *args: Any, **kwargs: Any) -> None:
+        """`load_state_dict` between what else the two hooks do."""
+        self._plain_load(self._check(self._optimizer, state_dict), *args, **kwargs)
+        self._load(self._optimizer)
 
     def _copy(self, memo: dict[int, Any]) -> Optimizer:
         """copy.deepcopy of the optimizer: torch's leaves hooks out, so the copy gets its own."""

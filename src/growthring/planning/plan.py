@@ -29,7 +29,7 @@ from growthring.planning.initial import Initial
 from growthring.planning.kept import Kept, flops_if_grown, kept_widths
 from growthring.planning.lengths import Lengths
 from growthring.planning.notes import seconds_notes
-from growthring.planning.seeds import cut_seed, drawn_seed
+from growthring.planning.seeds import cut_seed, drawn_seed, seed_device
 from growthring.planning.stated import is_meta
 from growthring.planning.table import plan_text
 from growthring.planning.timing import fit_to_run
@@ -158,7 +158,7 @@ class Plan:
         >>> seed[0].out_features, tuple(seed[2].weight.shape)
         (2, (2, 2))
         """
-        where = torch.device(device or "cpu")
+        where = seed_device(device, self.is_meta)
         pieces = (self.model, self.groups, self.initial, self.stage_widths, self.build)
         seed = drawn_seed(*pieces, where, generator) if self.is_meta else cut_seed(*pieces)
         return seed if device is None else seed.to(device)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from growthring.core.axes import layout
 from growthring.core.widen import normal
-from growthring.errors import UnsupportedModelError
+from growthring.errors import InputError, UnsupportedModelError
 from growthring.graph.analysis import Build
 from growthring.graph.check import check_finite
 from growthring.graph.computed import refresh
@@ -112,6 +112,24 @@ def _drawn(
         drawn[sorted(spec.zero_rows)] = 0
         tensors[name] = drawn
     return tensors
+
+
+def seed_device(device: torch.device | str | None, is_drawn: bool) -> torch.device:
+    """Where a seed shall be; the CPU if nothing is said.
+
+    >>> seed_device(None, is_drawn=True)
+    device(type='cpu')
+    """
+    try:
+        where = torch.device("cpu" if device is None else device)
+    except (RuntimeError, TypeError) as error:
+        raise InputError(f"device={device!r} is no device of torch: {error}") from None
+    if is_drawn and where.type == "meta":
+        raise InputError(
+            "the seed of a model on the meta device is drawn, and device='meta' holds no values: leave it out for "
+            "the CPU, or pass the device that it will be trained on."
+        )
+    return where
 
 
 def _is_known(name: str, spec: TensorSpec | None) -> bool:

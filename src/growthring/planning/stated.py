@@ -35,6 +35,7 @@ def is_meta(model: nn.Module) -> bool:
 
 def check_deviations(model: nn.Module, deviations: Deviations | None) -> None:
     """Refuses deviations of a model that has values, and a model without values that comes without deviations."""
+    _check_alike(model)
     if deviations is None and is_meta(model):
         name = next(name for name, _ in model.named_parameters())
         raise UnsupportedModelError(
@@ -51,9 +52,25 @@ def check_deviations(model: nn.Module, deviations: Deviations | None) -> None:
             _checked(deviations, "deviations")
             return
         for pattern, value in deviations.items():
-            _checked(value, f"deviations['{pattern}']")
-            if not any(fnmatch.fnmatch(name, pattern) for name, _ in model.named_parameters()):
-                raise InputError(f"deviations['{pattern}']: no parameter has such a name.")
+            _checked(value, f"deviations[{pattern!r}]")
+            names = (name for name, _ in model.named_parameters())
+            if not isinstance(pattern, str) or not any(fnmatch.fnmatch(n, pattern) for n in names):
+                raise InputError(
+                    f"deviations[{pattern!r}]: no parameter has such a name. Write it as model.named_parameters() "
+                    "does, or leave it out."
+                )
+
+
+def _check_alike(model: nn.Module) -> None:
+    """Refuses a model of which only a part has values."""
+    empty = {name: p.device.type == "meta" for name, p in model.named_parameters()}
+    if len(set(empty.values())) > 1:
+        without, has = (next(n for n, e in empty.items() if e is kind) for kind in (True, False))
+        raise UnsupportedModelError(
+            f"'{without}' is on the meta device and has no values, '{has}' has some. Build the whole model under "
+            "torch.device('meta') and pass deviations=, or materialise the rest (model.to_empty(device=...), then "
+            "initialise it)."
+        )
 
 
 def stated_initials(
