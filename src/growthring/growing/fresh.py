@@ -41,6 +41,8 @@ class FreshModule(GrowingModule):
         optimizers: get the new parameters in place of the old ones.
     """
 
+    makes_new = True
+
     def __init__(
         self, module: nn.Module, plan: Plan, shard: Shard, optimizers: Sequence[Optimizer]
     ) -> None:

@@ -35,6 +35,8 @@ class GrowingModule:
         plan: what it grows to.
     """
 
+    makes_new = False  # whether another module takes its place
+
     def __init__(self, module: nn.Module, plan: Plan) -> None:
         self.plan = plan
         self._held: dict[str, Any] = {}

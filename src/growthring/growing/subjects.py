@@ -104,6 +104,10 @@ class Subjects:
         with self.ranks.together():
             for each in self.modules:
                 each.settle()
+        if not self.main.makes_new:
+            return all_or_nothing(
+                self.roots, act, self.wrapping.renew
+            )  # then nothing may be interrupted
         before = self.main.module
         result = all_or_nothing(self.roots, act, self.wrapping.renew)
         if self.main.module is not before:

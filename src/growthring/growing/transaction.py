@@ -27,7 +27,7 @@ def all_or_nothing(
         act: does it, under settings of our own.
         after_undoing: what the roots need then; may be repeated.
     """
-    dtype = torch.get_default_dtype()
+    dtype, has_grad = torch.get_default_dtype(), torch.is_grad_enabled()
     kept = Snapshot([*roots, *generators()], values=False, code=False)
     try:
         with own_settings():
@@ -37,5 +37,8 @@ def all_or_nothing(
             kept.restore()
         finally:  # a Ctrl-C that had to wait for it
             torch.set_default_dtype(dtype)
+            torch.set_grad_enabled(
+                has_grad
+            )  # a `with` that is interrupted as it ends leaves it off
             uninterrupted(after_undoing)
         raise
