@@ -23,7 +23,7 @@ Inputs = TypeVar("Inputs")
 # What says nothing about a model's code: there is no room left.
 NO_MEMORY = (MemoryError, torch.OutOfMemoryError)
 # The caller's default device and type of numbers, while `own_settings` has others.
-_CALLERS: ContextVar[tuple[torch.device, torch.dtype] | None] = ContextVar("callers", default=None)
+CALLERS: ContextVar[tuple[torch.device, torch.dtype] | None] = ContextVar("callers", default=None)
 
 
 def generators() -> list[Any]:
@@ -129,12 +129,12 @@ def own_settings() -> Iterator[None]:
     Tensors made in inference mode could never be trained; autocast keeps casts of the weights, which are
     others afterwards. `callers_settings` has the defaults back, for the user's own code.
     """
-    if _CALLERS.get() is not None:  # they are ours already
+    if CALLERS.get() is not None:  # they are ours already
         yield
         return
     torch.clear_autocast_cache()
     device, dtype = torch.get_default_device(), torch.get_default_dtype()
-    token = _CALLERS.set((device, dtype))
+    token = CALLERS.set((device, dtype))
     try:
         with contextlib.ExitStack() as stack:
             stack.enter_context(torch.inference_mode(False))
@@ -144,23 +144,23 @@ def own_settings() -> Iterator[None]:
             stack.enter_context(default_settings(torch.device("cpu"), torch.float32))
             yield
     finally:
-        _CALLERS.reset(token)
+        CALLERS.reset(token)
         torch.clear_autocast_cache()
 
 
 @contextlib.contextmanager
 def callers_settings() -> Iterator[None]:
     """The caller's default device and type of numbers, inside of `own_settings`."""
-    callers = _CALLERS.get()
+    callers = CALLERS.get()
     if callers is None:
         yield
         return
-    token = _CALLERS.set(None)
+    token = CALLERS.set(None)
     try:
         with default_settings(*callers):
             yield
     finally:
-        _CALLERS.reset(token)
+        CALLERS.reset(token)
 
 
 @contextlib.contextmanager

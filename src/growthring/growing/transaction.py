@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import torch
 
 from growthring.graph.interrupts import uninterrupted
-from growthring.graph.isolation import generators, own_settings
+from growthring.graph.isolation import CALLERS, generators, own_settings
 from growthring.graph.snapshot import Snapshot
 
 Returned = TypeVar("Returned")
@@ -27,7 +27,7 @@ def all_or_nothing(
         act: does it, under settings of our own.
         after_undoing: what the roots need then; may be repeated.
     """
-    dtype, has_grad = torch.get_default_dtype(), torch.is_grad_enabled()
+    dtype, has_grad, callers = torch.get_default_dtype(), torch.is_grad_enabled(), CALLERS.get()
     kept = Snapshot([*roots, *generators()], values=False, code=False)
     try:
         with own_settings():
@@ -36,9 +36,9 @@ def all_or_nothing(
         try:
             kept.restore()
         finally:  # a Ctrl-C that had to wait for it
+            # what a `with` leaves that is interrupted as it ends
             torch.set_default_dtype(dtype)
-            torch.set_grad_enabled(
-                has_grad
-            )  # a `with` that is interrupted as it ends leaves it off
+            torch.set_grad_enabled(has_grad)
+            CALLERS.set(callers)
             uninterrupted(after_undoing)
         raise
