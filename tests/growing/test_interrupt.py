@@ -19,6 +19,7 @@ from torch.optim.swa_utils import AveragedModel
 import growthring as gr
 import growthring.growing.stage as stage_module
 from growthring.errors import GrowthStepError
+from growthring.graph.isolation import CALLERS
 from growthring.graph.snapshot import Snapshot
 from growthring.growing import transaction
 
@@ -133,6 +134,7 @@ class Setting:
             torch.get_default_dtype(),
             torch.is_grad_enabled(),
             torch.is_inference_mode_enabled(),
+            CALLERS.get(),
         )
         found["hooks"] = len(torch.nn.modules.module._global_forward_hooks)
         return found
