@@ -58,8 +58,10 @@ class GrowthCallback(TrainerCallback):
     def __init__(self, plan: Plan, loadable: bool = True, **options: Any) -> None:
         if not isinstance(plan, Plan):
             raise InputError(f"plan is a {type(plan).__name__}; pass what gr.plan(...) returned.")
-        if {"model", "plan", "optimizer"} & set(options):
-            raise InputError("model and optimizer are the Trainer's: leave them out.")
+        if {"model", "plan", "optimizer", "through", "shard"} & set(options):
+            raise InputError(
+                "model, optimizer and what wraps the model are the Trainer's: leave them out."
+            )
         self.plan, self.loadable, self.options = plan, loadable, options
         self.grower: Grower | None = None
         self.is_resumable = False  # a GrowthTrainer says so
