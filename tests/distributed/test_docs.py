@@ -1,17 +1,11 @@
 """docs/distributed.md and docs/fsdp.md: their scripts run on two processes."""
 
-import re
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from torch import nn
 
 import growthring as gr
-
-ROOT = Path(__file__).parents[2]
+from tests.pages import blocks, run_script
 
 
 @pytest.mark.parametrize(
@@ -19,11 +13,7 @@ ROOT = Path(__file__).parents[2]
     [("distributed", 0), ("fsdp", 0), pytest.param("fsdp", 1, marks=pytest.mark.slow)],
 )
 def test_the_script_runs_on_two_processes(page, number, tmp_path):
-    code = re.findall(r"```python\n(.*?)```", (ROOT / f"docs/{page}.md").read_text(), re.S)[number]
-    (tmp_path / "train.py").write_text(code)
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "train.py"]
-    ran = subprocess.run([sys.executable, *launch], cwd=tmp_path, capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stderr
+    ran = run_script(blocks(f"{page}.md")[number], tmp_path, 2)
     assert ran.stdout.count("grew: stage 1: ") == 1
     assert ran.stdout.count("True") == 4  # two of each process, whose lines may mix
 

@@ -229,9 +229,8 @@ def step_on(rank, model, stepper):
     stepper.step()
 
 
-@pytest.mark.parametrize("culprit", [1, slow(0)])
-def test_a_growth_that_fails_on_one_leaves_nothing_on_any(culprit):
-    for rank, told in enumerate(on_ranks(failing_growth, culprit)):
+def all_say_who_failed(everyone, culprit):
+    for rank, told in enumerate(everyone):
         for text in told:
             if rank == culprit:
                 assert "ZeroDivisionError: division by zero" in text
@@ -239,6 +238,11 @@ def test_a_growth_that_fails_on_one_leaves_nothing_on_any(culprit):
                 assert text.startswith(
                     f"rank {culprit} failed, so nothing was changed on any: Zero"
                 )
+
+
+@pytest.mark.parametrize("culprit", [1, slow(0)])
+def test_a_growth_that_fails_on_one_leaves_nothing_on_any(culprit):
+    all_say_who_failed(on_ranks(failing_growth, culprit), culprit)
 
 
 # How much of a model one process holds meanwhile.

@@ -1,7 +1,6 @@
 """`growthring train` under torchrun: as it is typed, stopped, killed and taken up again."""
 
 import os
-import re
 import shlex
 import signal
 import subprocess
@@ -13,8 +12,8 @@ import pytest
 import torch
 
 from growthring.checkpoint import load_weights, read_json
+from tests.pages import blocks, run_script
 
-ROOT = Path(__file__).parents[2]
 PYTHON = shlex.quote(sys.executable)
 TORCHRUN = f"{PYTHON} -m torch.distributed.run --standalone"
 RECIPE = """
@@ -44,7 +43,7 @@ def run(command, folder):
 
 @pytest.mark.slow
 def test_the_commands_of_the_page_run(tmp_path):
-    code = re.search(r"```sh\n(.*?)```", (ROOT / "docs/torchrun.md").read_text(), re.S)[1]
+    code = blocks("torchrun.md", "sh")[0]
     first, second = [line.split("#")[0].strip() for line in code.splitlines()]
     small = " --set epochs=2 --set stages=2 --set num_train=64 --set model_options.width=4"
     assert first.startswith("torchrun ") and second.startswith("growthring ")
@@ -57,10 +56,7 @@ def test_the_commands_of_the_page_run(tmp_path):
 
 
 def test_the_script_of_the_page_runs(tmp_path):
-    code = re.search(r"```python\n(.*?)```", (ROOT / "docs/torchrun.md").read_text(), re.S)[1]
-    (tmp_path / "train.py").write_text(code)
-    status, out, error = run(f"{TORCHRUN} --nproc_per_node 2 train.py", tmp_path)
-    assert status == 0, error
+    out = run_script(blocks("torchrun.md")[0], tmp_path, 2).stdout
     assert out == "6 ('trained by 2 processes.',)\n"
 
 

@@ -45,6 +45,17 @@ NETS = {
 }
 
 
+def grown_once(make, stages=2):
+    """A model with fades that have just begun, its Grower, and inputs."""
+    torch.manual_seed(0)
+    x = NETS["norms"][1]
+    plan = gr.plan(make(), x, stages=stages, total_steps=30)
+    model = plan.build_seed()
+    grower = gr.Grower(model, plan)
+    grower.grow(measure=False)
+    return model, grower, x
+
+
 @pytest.mark.parametrize("name", NETS)
 def test_a_fade_is_one_program_and_its_end_another(name):
     make, x = NETS[name]
@@ -69,12 +80,7 @@ def test_a_fade_is_one_program_and_its_end_another(name):
 
 
 def test_gradients_of_a_compiled_fade_are_those_of_a_plain_one():
-    torch.manual_seed(0)
-    make, x = NETS["norms"]
-    plan = gr.plan(make(), x, stages=2, total_steps=30)
-    model = plan.build_seed()
-    grower = gr.Grower(model, plan)
-    grower.grow(measure=False)
+    model, grower, x = grown_once(normed)
     compiled = torch.compile(model, backend="aot_eager")
     for progress in (0.0, 0.3, 0.6):
         grower.advance(progress)
@@ -84,12 +90,7 @@ def test_gradients_of_a_compiled_fade_are_those_of_a_plain_one():
 
 
 def test_a_copy_of_a_compiled_fading_model_goes_on_by_itself():
-    torch.manual_seed(0)
-    make, x = NETS["norms"]
-    plan = gr.plan(make(), x, stages=2, total_steps=30)
-    model = plan.build_seed()
-    grower = gr.Grower(model, plan)
-    grower.grow(measure=False)
+    model, grower, x = grown_once(normed)
     grower.advance(0.25)
     compiled = torch.compile(model, backend="eager")
     before = compiled(x)
@@ -115,12 +116,7 @@ class Checkpointed(nn.Module):
 
 @pytest.mark.parametrize("make", [normed, Checkpointed])
 def test_a_fade_that_advances_before_the_backward_pass_leaves_its_gradients(make):
-    torch.manual_seed(0)
-    x = NETS["norms"][1]
-    plan = gr.plan(make(), x, stages=2, total_steps=30)
-    model = plan.build_seed()
-    grower = gr.Grower(model, plan)
-    grower.grow(measure=False)
+    model, grower, x = grown_once(make)
     grower.advance(0.25)
     parameters = list(model.parameters())
     wanted = torch.autograd.grad(model(x).square().sum(), parameters)
@@ -131,12 +127,7 @@ def test_a_fade_that_advances_before_the_backward_pass_leaves_its_gradients(make
 
 
 def test_a_failed_growth_leaves_a_fade_where_it_was(monkeypatch):
-    torch.manual_seed(0)
-    make, x = NETS["norms"]
-    plan = gr.plan(make(), x, stages=3, total_steps=30)
-    model = plan.build_seed()
-    grower = gr.Grower(model, plan)
-    grower.grow(measure=False)
+    model, grower, x = grown_once(normed, stages=3)
     grower.advance(0.25)
     compiled = torch.compile(model, backend="eager")
     before, state = compiled(x), grower.state_dict()["fades"]

@@ -1,23 +1,14 @@
 """The scripts of the pages about other people's trainers do what the pages say."""
 
-import os
-import re
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-
-
-def script(page):
-    return re.search(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(), re.S)[1]
+from tests.pages import blocks, run_script
 
 
 def run(page, capsys):
-    exec(compile(script(page), page, "exec"), {"__name__": "__main__"})
+    exec(compile(blocks(page)[0], page, "exec"), {"__name__": "__main__"})
     return capsys.readouterr().out
 
 
@@ -35,13 +26,7 @@ def test_the_script_for_accelerate_runs_and_resumes(tmp_path, monkeypatch, capsy
 @pytest.mark.slow
 def test_the_script_for_accelerate_runs_on_two_processes(tmp_path):
     pytest.importorskip("accelerate")
-    (tmp_path / "train.py").write_text(script("accelerate.md"))
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "train.py"]
-    environment = {**os.environ, "ACCELERATE_USE_CPU": "true"}
-    ran = subprocess.run(
-        [sys.executable, *launch], cwd=tmp_path, env=environment, capture_output=True, text=True
-    )
-    assert ran.returncode == 0, ran.stderr
+    ran = run_script(blocks("accelerate.md")[0], tmp_path, 2, ACCELERATE_USE_CPU="true")
     assert ran.stdout.count("grew: stage 1: ") == 1
     assert ran.stdout.endswith("True\n")
 

@@ -1,12 +1,10 @@
 """A LightningModule grows by a callback, with Lightning itself: on time, in any setting, resumed anywhere."""
 
 import copy
-import re
 import shutil
 import subprocess
 import sys
 import warnings
-from pathlib import Path
 
 import pytest
 import torch
@@ -35,8 +33,8 @@ from lightning.pytorch.strategies import (  # noqa: E402
 from growthring.integrations.lightning import GrowthCallback, match_checkpoint  # noqa: E402
 from growthring.integrations.lightning_checks import check_strategy  # noqa: E402
 from tests.distributed_helpers import on_ranks  # noqa: E402
+from tests.pages import blocks, run_script  # noqa: E402
 
-ROOT = Path(__file__).parents[2]
 STEPS = 12
 QUIET = ("ignore:.*LeafSpec", "ignore:.*many workers", "ignore:.*ended before the epoch ended")
 QUIET += ("ignore:.*callbacks used to create", "ignore:.*does not affect", "ignore:.*tensorboardX")
@@ -717,10 +715,7 @@ print("complete", growth.grower.is_complete, isinstance(growth, pl.Callback))
 
 
 def test_the_page_runs(tmp_path):
-    page = (ROOT / "docs/lightning.md").read_text()
-    (tmp_path / "train.py").write_text(re.search(r"```python\n(.*?)```", page, re.S)[1])
-    ran = subprocess.run([sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stderr
+    ran = run_script(blocks("lightning.md")[0], tmp_path)
     lines = [line for line in ran.stdout.splitlines() if line.endswith(("True", "False"))]
     assert lines == ["64 True", "True True", "True"]
     assert ran.stderr.count("grew: stage 1: ") == 2  # of the second run it was the later one

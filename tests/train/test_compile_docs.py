@@ -1,15 +1,13 @@
 """docs/compile.md: its script runs with a backend that needs no compiler; thin networks survive inductor."""
 
 import os
-import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 
-PAGE = Path(__file__).parents[2] / "docs/compile.md"
+from tests.pages import blocks
 
 THIN = """
 import torch
@@ -31,11 +29,11 @@ print("survived")
 
 def test_the_script_grows_a_compiled_model(capsys):
     torch.manual_seed(0)
-    code = re.search(r"```python\n(.*?)```", PAGE.read_text(), re.S)[1]
+    code = blocks("compile.md")[0]
     call = "torch.compile(plan.build_seed())"
     assert call in code
     cheap = code.replace(call, 'torch.compile(plan.build_seed(), backend="aot_eager")')
-    exec(compile(cheap, str(PAGE), "exec"), {})
+    exec(compile(cheap, "compile.md", "exec"), {})
     printed = capsys.readouterr().out
     assert printed.count("grew") == 2 and printed.rstrip().endswith("True")
 

@@ -61,6 +61,19 @@ def place_old(
         torch.mul(old, factor, out=block)
 
 
+def old_part(tensor: torch.Tensor, layouts: Sequence[Layout]) -> torch.Tensor:
+    """The old entries of a tensor that has the new widths: the way back from growing.
+
+    >>> from growthring.core.axes import Ref, layout
+    >>> old_part(torch.arange(4), [layout(Ref(0), {0: 2}, {0: 4})])
+    tensor([0, 1])
+    """
+    for i, lay in enumerate(layouts):
+        if lay.grows:
+            tensor = tensor.index_select(i, lay.old.to(tensor.device))
+    return tensor
+
+
 def _old_block(
     tensor: torch.Tensor, axes: Sequence[int], layouts: Sequence[Layout]
 ) -> tuple[torch.Tensor, list[int]]:

@@ -15,7 +15,7 @@ from torch.optim.swa_utils import AveragedModel
 from torch.utils.hooks import RemovableHandle
 
 from growthring.core.axes import layout
-from growthring.core.widen import formatted
+from growthring.core.widen import formatted, old_part
 from growthring.errors import InputError
 from growthring.graph.computed import refresh
 from growthring.graph.resize import named_tensors
@@ -98,11 +98,8 @@ def _leave(growing: GrowingModule, step: Step) -> None:
     """The way back: what is cut off was another stage's."""
     for name, tensor in growing.tensors.items():
         spec = step.plan.groups.specs.get(name)
-        part = tensor.detach()
-        for place, axis in enumerate(() if spec is None else spec.axes):
-            kept = layout(axis, step.after, step.before)
-            if kept.grows:
-                part = part.index_select(place, kept.old.to(part.device))
+        axes = () if spec is None else spec.axes
+        part = old_part(tensor.detach(), [layout(axis, step.after, step.before) for axis in axes])
         if part.shape != tensor.shape:
             tensor.grad = None
             set_data(tensor, formatted(part, tensor))

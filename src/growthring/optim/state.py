@@ -27,6 +27,7 @@ from growthring.optim.firststate import CannotTell, FirstState, first_state_of, 
 from growthring.optim.held import held_optimizers, refuse_hidden, tensors_in
 from growthring.optim.options import option
 from growthring.optim.packed import Packing
+from growthring.optim.wrap import ring_rates_of
 
 Regrow = Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
 
@@ -76,7 +77,7 @@ def grow_state(
     """
     refuse_hidden(optimizer, {p: (how.name, how.shape) for p, how in grown.items()})
     for one in (optimizer, *held_optimizers(optimizer)):
-        ring_rates = getattr(one, "_ring_rates", None)
+        ring_rates = ring_rates_of(one)
         if ring_rates is not None:
             ring_rates.forget_initial()
     sharing = [o for o in (optimizer, *held_optimizers(optimizer)) if o.state is optimizer.state]

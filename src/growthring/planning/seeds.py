@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from growthring.core.axes import layout
-from growthring.core.widen import normal
+from growthring.core.widen import normal, old_part
 from growthring.errors import InputError, UnsupportedModelError
 from growthring.graph.analysis import Build
 from growthring.graph.check import check_finite
@@ -36,10 +36,7 @@ def cut_seed(
         spec = groups.specs.get(name)
         part = tensor.detach().clone()
         if spec is not None:
-            for i, axis in enumerate(spec.axes):
-                kept = layout(axis, first, full)
-                if kept.grows:
-                    part = part.index_select(i, kept.old.to(part.device))
+            part = old_part(part, [layout(axis, first, full) for axis in spec.axes])
             gain = seed_gain(spec, groups, initial, first, full)
             part = part * gain if gain != 1.0 else part.contiguous()
         tensors[name] = part

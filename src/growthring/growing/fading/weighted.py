@@ -104,9 +104,8 @@ def weighted(call: ReductionCall, fades: Mapping[int, Fade]) -> Any:
     if call.given.get("out") is not None:
         raise FadeError("a reduction over a width that fades in writes to out=; assign its result.")
     weights: Tensor | None = None
-    total: Tensor | float = (
-        1.0  # a tensor in the end: a number would be a constant of compiled code
-    )
+    # a tensor in the end: a number would be a constant of compiled code
+    total: Tensor | float = 1.0
     for position, d in enumerate(call.dims):
         fade = fades.get(position)
         total = total * (call.shape[d] * (1.0 if fade is None else fade.share.to(x.device)))
