@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from growthring.files.foreign import read_plain
-from growthring.runs.records import EpochRecord, GrowthRecord, RatesRecord
+from growthring.runs.records import EpochRecord, GrowthRecord, RatesRecord, StageRecord
 from growthring.runs.values import mapping, parse_json, reason
 
 _MOST = 1 << 30  # bytes of a log that are read
@@ -19,6 +19,7 @@ class Log:
     epochs: list[EpochRecord] = field(default_factory=list)
     growths: list[GrowthRecord] = field(default_factory=list)
     rates: list[RatesRecord] = field(default_factory=list)
+    stages: list[StageRecord] = field(default_factory=list)
 
 
 def read_log(path: Path, problems: list[str]) -> Log:
@@ -78,3 +79,9 @@ def _add(log: Log, line: dict[str, object]) -> None:
             while rates and rates[-1].step >= record.step:
                 rates.pop()
             rates.append(record)
+    elif line.get("kind") == StageRecord.KIND:
+        stage = StageRecord.of_line(line)
+        if stage is not None:
+            while log.stages and log.stages[-1].stage >= stage.stage:
+                log.stages.pop()
+            log.stages.append(stage)

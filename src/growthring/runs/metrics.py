@@ -72,7 +72,8 @@ ACCURACY = Metric("test_accuracy", "accuracy", "%")
 LOSS = Metric("test_loss", "loss", is_higher_better=False, digits=4)
 PERPLEXITY = Metric("test_perplexity", "perplexity", is_higher_better=False, digits=3)
 BLEU = Metric("test_bleu", "BLEU")
-_BY_KEY = {metric.key: metric for metric in (ACCURACY, LOSS, PERPLEXITY, BLEU)}
+FORGETTING = Metric("test_forgetting", "forgetting", "%", is_higher_better=False)
+_BY_KEY = {metric.key: metric for metric in (ACCURACY, LOSS, PERPLEXITY, BLEU, FORGETTING)}
 
 
 def stored(metrics: Sequence[Metric]) -> list[dict[str, Any]]:

@@ -1,6 +1,6 @@
 """Records: what a run writes down, and a report reads.
 
-A line of the log is one of three records; the result is a file of its own. A log may be of an older growthring,
+A line of the log is one of four records; the result is a file of its own. A log may be of an older growthring,
 or damaged: what a line does not tell is None, and every record can be made of any JSON object.
 """
 
@@ -163,7 +163,55 @@ class RatesRecord:
         return None if step is None else cls(step, whole(line.get("stage")), values)
 
 
-LogRecord = EpochRecord | GrowthRecord | RatesRecord
+@dataclass(frozen=True)
+class StageRecord:
+    """What a run on growing data knew at the end of one of its stages, before the next data came.
+
+    Attributes:
+        stage, step: where the run was.
+        examples: training examples of the stage.
+        classes: that were seen so far.
+        accuracy: on the test examples of these classes, 0 to 1.
+        parts: the same on the classes that each stage so far brought, stage 0 first; None for a stage that brought
+            none.
+        flops: of training so far.
+        seconds, cpu_seconds: of training so far.
+    """
+
+    KIND: ClassVar[str] = "stage"
+
+    stage: int
+    step: float | None = None
+    examples: int | None = None
+    classes: int | None = None
+    accuracy: float | None = None
+    parts: tuple[float | None, ...] = ()
+    flops: float | None = None
+    seconds: float | None = None
+    cpu_seconds: float | None = None
+
+    def as_line(self) -> dict[str, Any]:
+        """The record as the log has it."""
+        return {"kind": self.KIND, **asdict(self), "parts": list(self.parts)}
+
+    @classmethod
+    def of_line(cls, line: Mapping[str, Any]) -> StageRecord | None:
+        """The record of a line; None if it does not say of which stage it is."""
+        stage = whole(line.get("stage"))
+        if stage is None or stage < 0:
+            return None
+        return cls(
+            stage,
+            number(line.get("step")),
+            whole(line.get("examples")),
+            whole(line.get("classes")),
+            number(line.get("accuracy")),
+            tuple(map(number, items(line.get("parts")))),
+            *(number(line.get(key)) for key in ("flops", "seconds", "cpu_seconds")),
+        )
+
+
+LogRecord = EpochRecord | GrowthRecord | RatesRecord | StageRecord
 
 
 @dataclass(frozen=True)

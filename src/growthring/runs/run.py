@@ -12,7 +12,7 @@ from growthring.files.foreign import read_plain
 from growthring.runs.folder import RunFolder
 from growthring.runs.log import read_log
 from growthring.runs.metrics import ACCURACY, LOSS, Metric, headline_of, read_metrics
-from growthring.runs.records import EpochRecord, GrowthRecord, RatesRecord
+from growthring.runs.records import EpochRecord, GrowthRecord, RatesRecord, StageRecord
 from growthring.runs.values import items, mapping, number, parse_json, reason, string, whole
 
 _MOST = 1 << 26  # bytes of a JSON file that are read
@@ -66,6 +66,7 @@ class Run:
     result: dict[str, Any] | None
     problems: list[str]
     metrics: tuple[Metric, ...] = ()
+    stages: tuple[StageRecord, ...] = ()
 
     @property
     def finished(self) -> bool:
@@ -150,6 +151,7 @@ def read_run(path: str | os.PathLike[str]) -> Run:
         result=result,
         problems=problems[:1] if not folder.is_dir() else problems,
         metrics=read_metrics(config),
+        stages=tuple(log.stages),
     )
 
 
