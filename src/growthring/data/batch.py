@@ -51,6 +51,9 @@ class Stream(Protocol):
     def set_batch_size(self, batch_size: int) -> None:
         """Changes the size of the batches that follow, where that can be changed."""
 
+    def select(self, indices: Tensor | None) -> None:
+        """Goes over some of the examples from the next batch on, in a new epoch; None for all."""
+
     def fork(self, seed: int) -> Iterable[Batch]:
         """The same data from its start, in an order of its own: the same each time; this one stays where it is."""
 

@@ -28,6 +28,7 @@ from growthring.data.randomness import (
     set_shared_random,
     shared_random,
 )
+from growthring.data.selecting import loader_over
 from growthring.errors import InputError
 
 _NUMBERS = ("epoch", "position", "examples", "num_examples", "num_batches")
@@ -75,6 +76,8 @@ class LoaderBatches:
     ) -> None:
         check_loader(loader, name)
         self._loader: Any = loader
+        self._whole: Any = loader  # over all examples
+        self._selection = 0  # goes up when others are chosen
         self._name = name
         self._generators = generators_of(loader)
         doubt = doubt_about(loader)
@@ -129,12 +132,14 @@ class LoaderBatches:
         """Nothing: batches are as the loader makes them."""
 
     def __iter__(self) -> Iterator[Batch]:
-        batches, revision = self._begin(), self._revision
+        batches, revision, selection = self._begin(), self._revision, self._selection
         while (batch := next(batches, self)) is not self:
             pair = checked_batch(batch, self._name)
             self._position += 1
             self._examples += examples_in(pair)
             yield pair
+            if selection != self._selection:
+                return
             if revision != self._revision:
                 batches, revision = self._begin(), self._revision
         if not self._is_counted and self._num_batches not in (0, self._position):
@@ -144,6 +149,23 @@ class LoaderBatches:
             )
         self._num_examples, self._is_counted = self._examples, True
         self._epoch, self._position, self._examples = self._epoch + 1, 0, 0
+
+    def select(self, indices: Tensor | None) -> None:
+        """Goes over some of the data set's examples from the next batch on, as `BatchStream.select`.
+
+        Raises:
+            InputError: they cannot be chosen of this loader's.
+        """
+        loader = self._whole if indices is None else loader_over(self._whole, indices)
+        self._num_batches = length_of(loader, self._name)
+        self._loader, self._generators = loader, generators_of(loader)
+        self._epoch += self._position > 0
+        self._position = self._examples = 0
+        self._num_examples = self._num_batches * self._batch_size
+        if indices is not None:
+            self._num_examples = len(indices)
+        self._selection += 1
+        self._start = self._random()
 
     def fork(self, seed: int) -> Iterable[Batch]:
         """The loader's batches in an order of that seed, the same each time; the loader is then as it was."""

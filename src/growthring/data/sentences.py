@@ -195,6 +195,12 @@ class SentenceBatches(BatchStream):
             )
         super().load_state_dict({key: v for key, v in state.items() if key != "vocabulary"})
 
+    def select(self, indices: Tensor | None) -> None:
+        """Refused, but for all: they are no examples that stand for themselves."""
+        if indices is not None:
+            raise InputError(f"{type(self).__name__}: its examples cannot be chosen one by one.")
+        super().select(None)
+
     def _preparing(self) -> AbstractContextManager[Prepare]:
         return nullcontext(self._prepare)
 

@@ -52,7 +52,10 @@ class BatchStream(ABC):
     ) -> None:
         if num_examples < 1:
             raise InputError("there are no examples to make batches of.")
-        self._num_examples = num_examples
+        self._num_examples = self._num_whole = num_examples
+        self._selected: Tensor | None = (
+            None  # indices of the examples that it goes over; all of them
+        )
         self._drop_last = drop_last
         self._generator: torch.Generator | None = None
         if generator is not None:
@@ -126,6 +129,44 @@ class BatchStream(ABC):
         """Changes the size from the next batch on, also in mid-epoch: no example is lost or repeated."""
         self._batch_size = self._checked_batch_size(batch_size)
         self._revision += 1
+
+    @property
+    def num_whole(self) -> int:
+        """How many examples there are in all, whatever it goes over."""
+        return self._num_whole
+
+    def select(self, indices: Tensor | None) -> None:
+        """Goes over some of the examples from the next batch on, as often as each is named; None for all.
+
+        A new epoch begins with them; what was left of the one before is not handed out. A loop over it ends.
+
+        >>> from growthring.data import DatasetBatches
+        >>> batches = DatasetBatches(list(zip(range(9), range(9))), 2, None)
+        >>> batches.select(torch.tensor([7, 8, 8]))
+        >>> [inputs.tolist() for inputs, targets in batches]
+        [[7, 8], [8]]
+        """
+        count = self._num_whole if indices is None else len(indices)
+        if count < 1:
+            raise InputError("there are no examples to make batches of.")
+        if (
+            indices is not None
+            and not 0 <= int(indices.min()) <= int(indices.max()) < self._num_whole
+        ):
+            raise InputError(
+                f"examples {int(indices.min())} to {int(indices.max())} were chosen of {self._num_whole}."
+            )
+        before = self._num_examples
+        self._num_examples = count
+        try:
+            self._checked_batch_size(self._batch_size)
+        except InputError:
+            self._num_examples = before
+            raise
+        self._selected = indices
+        self._epoch += self._position > 0
+        self._position, self._epoch_start = 0, self._present
+        self._loop += 1  # the newest loop ends
 
     def rewind(self) -> None:
         """Goes back to the start of the present epoch: the same batches come again."""
@@ -229,8 +270,10 @@ class BatchStream(ABC):
     def _order(self) -> Tensor:
         """The order (n,) of an epoch, drawn from the generator; that of the data where there is none."""
         if self._generator is None:
-            return torch.arange(self._num_examples)
-        return torch.randperm(self._num_examples, generator=self._generator)
+            order = torch.arange(self._num_examples)
+        else:
+            order = torch.randperm(self._num_examples, generator=self._generator)
+        return order if self._selected is None else self._selected[order]
 
     def _stop(self, start: int) -> int:
         """Where the batch that starts there ends; `start` itself if there is none."""

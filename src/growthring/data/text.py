@@ -125,6 +125,12 @@ class TextBatches(BatchStream):
         self.text, self.context = text, context
         self.device = torch.device("cpu" if device is None else device)
 
+    def select(self, indices: Tensor | None) -> None:
+        """Refused, but for all: they are no examples that stand for themselves."""
+        if indices is not None:
+            raise InputError(f"{type(self).__name__}: its examples cannot be chosen one by one.")
+        super().select(None)
+
     def _preparing(self) -> AbstractContextManager[Prepare]:
         return nullcontext(self._prepare)
 
