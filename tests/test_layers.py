@@ -19,7 +19,7 @@ LEVELS: list[set[str]] = [
     {"distributed"},
     {"graph", "optim", "zoo", "data", "checkpoint"},
     {"planning", "runs", "decoding"},
-    {"methods"},
+    {"methods", "streams"},
     {"growing"},
     {"train", "report", "integrations"},
     {"compare"},

@@ -1,6 +1,12 @@
 """growthring trains a neural network by growing it: from a thin seed, in stages, to the full-size model."""
 
-from growthring import data as data, methods as methods, optim as optim, train as train
+from growthring import (
+    data as data,
+    methods as methods,
+    optim as optim,
+    streams as streams,
+    train as train,
+)
 from growthring.checkpoint.onetensor import read_growth as read_growth
 from growthring.core.rings import RingMap as RingMap
 from growthring.errors import GrowthError as GrowthError, GrowthWarning as GrowthWarning
@@ -17,6 +23,7 @@ from growthring.graph.rules import (
 from growthring.graph.widthgroup import WidthGroup as WidthGroup
 from growthring.growing.ending import FadeReport as FadeReport, end_fades as end_fades
 from growthring.growing.grower import Grower as Grower
+from growthring.growing.osgd import DynamicOSGD as DynamicOSGD
 from growthring.growing.pace import StepReport as StepReport
 from growthring.growing.report import GrowthReport as GrowthReport
 from growthring.growing.verify import Verification as Verification, verify as verify

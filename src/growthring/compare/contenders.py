@@ -145,6 +145,14 @@ KNOWN: dict[str, Known] = {
     ),
     "small": Known("the seed's width throughout, never growing", _always({"small": True})),
     "paired": Known("the recipe as it is: growing in ± pairs", _as_it_is),
+    "osgd": Known(
+        "the recipe with dynamic OSGD: steps leave alone what the old data asked for, less and less so",
+        lambda recipe: {**_as_it_is(recipe), "osgd": recipe.osgd or "linear"},
+    ),
+    "fixed-osgd": Known(
+        "full size from the start, with dynamic OSGD",
+        lambda recipe: {"fixed": True, "osgd": recipe.osgd or "linear"},
+    ),
     "net2net": _rival("net2net", "Net2Net: copies of random units, whose readers share the weight"),
     "splitting": _rival("splitting", "splitting steepest descent: splits the units that gain most"),
     "firefly-split": _rival("firefly-split", "Firefly, splits only"),

@@ -156,14 +156,22 @@ class LoaderBatches:
         Raises:
             InputError: they cannot be chosen of this loader's.
         """
-        loader = self._whole if indices is None else loader_over(self._whole, indices)
+        self.use(self._whole if indices is None else loader_over(self._whole, indices))
+        if indices is not None:
+            self._num_examples = len(indices)
+
+    def use(self, loader: Iterable[Any]) -> None:
+        """Goes over another loader's batches from the next one on, in a new epoch. A loop over it ends.
+
+        Raises:
+            InputError: it can be gone over only once, or has no length.
+        """
+        check_loader(loader, self._name)
         self._num_batches = length_of(loader, self._name)
         self._loader, self._generators = loader, generators_of(loader)
         self._epoch += self._position > 0
         self._position = self._examples = 0
-        self._num_examples = self._num_batches * self._batch_size
-        if indices is not None:
-            self._num_examples = len(indices)
+        self._num_examples, self._is_counted = self._num_batches * self._batch_size, False
         self._selection += 1
         self._start = self._random()
 

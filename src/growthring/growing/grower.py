@@ -31,6 +31,7 @@ from growthring.growing.matching import (
     highest_rate,
 )
 from growthring.growing.memory import remembered, take_up
+from growthring.growing.osgd import DynamicOSGD
 from growthring.growing.pace import Pace, StepReport
 from growthring.growing.proof import prove
 from growthring.growing.report import GrowthReport
@@ -68,8 +69,7 @@ class Grower:
         variance_transfer: of method "paired": "preserving" (rescale as far as the function stays the
             same), "paper" (Table 1 to the letter), "constraint" (the appendix's
             theorem) or "off". The other methods have none, and refuse it.
-        noise: size of the symmetry-breaking noise relative to the new weights' deviation; 0 is
-            exact.
+        noise: size of the symmetry-breaking noise relative to the new weights' deviation; 0 is exact.
         fade: share of a stage over which the statistics of norms over a grown width take new entries in.
         generator: source of all random numbers; by default one seeded from `torch.initial_seed()`.
         batches: (inputs, targets) for methods that search on data: something to iterate over anew at
@@ -78,6 +78,7 @@ class Grower:
         through: what the model is trained through, where a module that holds it was wrapped: see `attach`.
         shard: what cut the model (calls of `fully_shard`), for a torch in which shards cannot grow in place: each
             growth makes a new model, `grower.model`, cuts it by this, and empties the old one (docs/fsdp.md).
+        osgd: dynamic OSGD for data that grows with the stages: its old gradient grows along, see `DynamicOSGD`.
 
     >>> import growthring as gr
     >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
@@ -109,6 +110,7 @@ class Grower:
         loss: Loss | None = None,
         through: nn.Module | None = None,
         shard: Shard | None = None,
+        osgd: DynamicOSGD | None = None,
     ) -> None:
         wrapping = wrapping_of(model, through, shard)
         model = wrapping.model
@@ -137,6 +139,7 @@ class Grower:
                 rings_until(stage, plan),
                 generator or torch.Generator().manual_seed(torch.initial_seed()),
                 Pace(plan, stage, highest_rate(optimizers)),
+                osgd,
             )
             self._subjects.pace.fading = len(self._subjects.main.fades)
             for note in [*layout_notes(plan, model), *inductor_notes(plan, model)]:
@@ -229,6 +232,7 @@ class Grower:
         pace, fades = self._subjects.pace, self._subjects.main.fades
         fading = len(fades)
         pace.count(highest_rate(self.optimizers))
+        self._subjects.say_progress()
         growth, ended = None, 0
         try:
             if pace.is_due:
@@ -261,6 +265,7 @@ class Grower:
         arguments = (subjects, self._search, trials, self.noise, self.unknown_state)
         subjects.wrapping.check()
         try:
+            subjects.end_stage()
             return subjects.change(lambda: grow_stage(*arguments))
         except GrowthError:
             raise
@@ -278,9 +283,7 @@ class Grower:
         does nothing.
         """
         if not 0 <= progress <= 1:
-            raise InputError(
-                f"progress={progress!r}: how far statistics have faded in, from 0 to 1."
-            )
+            raise InputError(f"progress={progress!r}: how far norms have faded in, from 0 to 1.")
         for module in self._subjects.modules:
             module.fades.advance(progress)
         self._subjects.pace.is_saved = False
@@ -310,10 +313,7 @@ class Grower:
         return self._subjects.main.fades.progress()
 
     def state_dict(self) -> dict[str, Any]:
-        """What growth needs to remember: stage, steps, rings, fades, generator.
-
-        The model's own state_dict stays plain; save both.
-        """
+        """What growth needs to remember, beside the model's own state_dict, which stays plain: save both."""
         return remembered(self._subjects)
 
     def state_tensor(self) -> torch.Tensor:

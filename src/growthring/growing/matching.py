@@ -19,6 +19,7 @@ from growthring.errors import GrowthStepError, InputError
 from growthring.graph.agree import disagreement
 from growthring.graph.groups import TensorSpec
 from growthring.graph.resize import copy_with, named_tensors
+from growthring.growing.osgd import DynamicOSGD
 from growthring.methods import GrowthMethod, Paired, make_method
 from growthring.optim.geometry import ParameterRings
 from growthring.optim.held import held_optimizers
@@ -261,6 +262,28 @@ def check_saved(state: Mapping[str, Any], plan: Plan, at: int) -> int:
             "from plan.build_seed()."
         )
     return stage
+
+
+def check_osgd(model: nn.Module, osgd: Any) -> None:
+    """Refuses dynamic OSGD of another model, or what is none."""
+    if osgd is None:
+        return
+    if not isinstance(osgd, DynamicOSGD):
+        raise InputError(f"osgd is a {type(osgd).__name__}, not a gr.DynamicOSGD.")
+    if osgd.model is not model:
+        raise InputError(
+            f"osgd was made for another {type(osgd.model).__name__}: make it with the model that grows, "
+            "gr.DynamicOSGD(model, optimizer, ...)."
+        )
+
+
+def check_saved_osgd(state: Mapping[str, Any], is_there: bool) -> None:
+    """Refuses to go on without the dynamic OSGD that a run was saved with: its next steps would be others."""
+    if "osgd" in state and not is_there:
+        raise InputError(
+            "the growth was saved with DynamicOSGD, and this Grower has none: make it with osgd=. To go on without, "
+            "take 'osgd' out of the saved state."
+        )
 
 
 def chosen_method(

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from growthring.errors import InputError
+from growthring.growing.matching import check_saved_osgd
 from growthring.growing.subjects import Subjects
 from growthring.optim.state import drop_state
 
 
 def remembered(subjects: Subjects) -> dict[str, Any]:
     """Stage, steps, rings, fades and generator, as plain values and tensors."""
-    plan = subjects.plan
+    plan, osgd = subjects.plan, subjects.osgd
     return {
         "stage": subjects.stage,
         "rings": subjects.rings.state_dict(),
@@ -20,6 +21,7 @@ def remembered(subjects: Subjects) -> dict[str, Any]:
         "fades": subjects.main.fades.state_dict(),
         "generator": subjects.generator.get_state(),
         "pace": subjects.pace.state_dict(),
+        **({} if osgd is None else {"osgd": osgd.state_dict()}),
     }
 
 
@@ -38,6 +40,7 @@ def take_up(subjects: Subjects, stage: int, state: Mapping[str, Any]) -> None:
 
 
 def _take_up(subjects: Subjects, stage: int, state: Mapping[str, Any]) -> None:
+    check_saved_osgd(state, subjects.osgd is not None)
     step = subjects.step_to(stage, "off")
     for module in subjects.modules:
         module.enter(step)
@@ -53,4 +56,6 @@ def _take_up(subjects: Subjects, stage: int, state: Mapping[str, Any]) -> None:
     subjects.tell_rings()
     subjects.generator.set_state(state["generator"])
     subjects.pace.load_state_dict(state.get("pace", {}), stage, len(subjects.main.fades))
+    if subjects.osgd is not None and "osgd" in state:
+        subjects.osgd.load_state_dict(state["osgd"])
     subjects.pace.is_saved = True  # just so

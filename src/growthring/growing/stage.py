@@ -76,6 +76,8 @@ def grow_stage(
         changed = changes_of(step, main.tensors, grown, divisors)
         num_rings = subjects.rings.num_rings
         told = grow_optimizers(optimizers, changed, replay, num_rings, unknown_state)
+        if subjects.osgd is not None:
+            subjects.osgd.grow(changed)
         subjects.tell_rings()
         subjects.pace.enter(subjects.stage, len(main.fades))
         torch.clear_autocast_cache()  # an open autocast would go on with casts of the old weights

@@ -15,7 +15,9 @@ from growthring.distributed.ranks import Ranks
 from growthring.distributed.wrapping import Wrapping
 from growthring.growing.accord import Accord
 from growthring.growing.followers import tell_rings
+from growthring.growing.matching import check_osgd
 from growthring.growing.module import GrowingModule
+from growthring.growing.osgd import DynamicOSGD
 from growthring.growing.outgrown import outgrow
 from growthring.growing.pace import Pace
 from growthring.growing.transaction import all_or_nothing
@@ -38,6 +40,7 @@ class Subjects:
         rings: which entries each stage added.
         generator: of the growth's random numbers.
         pace: which step of the training this is.
+        osgd: what keeps an old gradient of the model, if anything does.
     """
 
     plan: Plan
@@ -48,6 +51,10 @@ class Subjects:
     rings: RingMap
     generator: torch.Generator
     pace: Pace
+    osgd: DynamicOSGD | None = None
+
+    def __post_init__(self) -> None:
+        check_osgd(self.main.module, self.osgd)
 
     @property
     def stage(self) -> int:
@@ -68,7 +75,8 @@ class Subjects:
     def roots(self) -> list[Any]:
         """Everything that a growth changes."""
         modules = [root for each in self.modules for root in each.roots]
-        return [*modules, *self.optimizers, self.rings, self.generator, self.pace]
+        kept = [] if self.osgd is None else self.osgd.roots
+        return [*modules, *self.optimizers, *kept, self.rings, self.generator, self.pace]
 
     @property
     def accord(self) -> Accord:
@@ -114,6 +122,16 @@ class Subjects:
             self.wrapping.model = self.main.module
             outgrow(before)
         return result
+
+    def end_stage(self) -> None:
+        """What is done with the model as it is before it grows."""
+        if self.osgd is not None:
+            self.osgd.end_stage()
+
+    def say_progress(self) -> None:
+        """Tells what goes with it how much of the stage is done."""
+        if self.osgd is not None:
+            self.osgd.advance(self.pace.progress)
 
     def tell_rings(self) -> None:
         """Tells optimizers that know rings where they are."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
+from collections.abc import Sequence
 
 from growthring.errors import PlanError
 from growthring.planning.costs import Footprint
@@ -35,10 +36,31 @@ def with_batches(plan: Plan, options: PlanOptions) -> Plan:
 
 def lasting(plan: Plan, options: PlanOptions, lengths: Lengths) -> Plan:
     """The plan with stages of those lengths."""
-    steps = lengths.steps
+    steps, data_shares = lengths.steps, tuple[float, ...]()
+    if options.stage_examples is not None:
+        examples = examples_over(options.stage_examples, plan.num_stages)
+        data_shares = tuple(count / examples[-1] for count in examples)
+        if lengths.epochs and all(isinstance(count, numbers.Integral) for count in examples):
+            triples = zip(lengths.epochs, examples, plan.batch_sizes, strict=True)
+            steps = tuple(n * math.ceil(count / size) for n, count, size in triples)
     if options.steps_per_epoch is not None:
         steps = steps_within(lengths.epochs, plan.batch_sizes, options.steps_per_epoch)
-    return plan.at_same_widths(shares=lengths.shares, epochs=lengths.epochs, stage_steps=steps)
+    return plan.at_same_widths(
+        shares=lengths.shares,
+        epochs=lengths.epochs,
+        stage_steps=steps,
+        data_shares=data_shares,
+    )
+
+
+def examples_over(stage_examples: Sequence[float], num_stages: int) -> tuple[float, ...]:
+    """Examples of every stage of a plan; the last stages stay with what the data has come to.
+
+    >>> examples_over([10, 20], 3)
+    (10, 20, 20)
+    """
+    rest = num_stages - len(stage_examples)
+    return (*stage_examples, *[stage_examples[-1]] * rest)
 
 
 def _largest_batch(footprint: Footprint, memory: float, optimizer: str, stage: int) -> int:

@@ -20,6 +20,7 @@ from growthring.planning.schedule import (
     ON_A_LINE,
     ScheduleKind,
     check_batch_rate,
+    check_examples,
     check_list,
     check_rate,
     check_schedule,
@@ -91,6 +92,8 @@ class PlanOptions:
             the stages; `widths` for one of them says which stage grows which), or "auto": the preset decides, by
             default whole heads where their number can follow the widths of the stages, see `discover_width_groups`.
         outputs: of a model output with named parts, those that must keep their shape, see `discover_width_groups`.
+        stage_examples: of data that grows with the stages, how many examples each has (`gr.streams`), or its shares
+            of them where the number is not known: costs follow, and of numbers the steps of `epochs`, too.
         build: `build(widths by group name) -> module`, for a model whose code computes its shapes in a way that no
             attribute can follow.
 
@@ -131,6 +134,7 @@ class PlanOptions:
     steps_per_epoch: int | None = field(default=None, metadata={**LATER, "bounds": (1, 10**12)})
     grown_at: float = field(default=UNSET, metadata={**LATER, "absent": 0.5})
     growth_at: tuple[float, ...] | None = field(default=None, metadata=LATER)
+    stage_examples: tuple[float, ...] | None = field(default=None, metadata=LATER)
 
     def __post_init__(self) -> None:
         """Takes from the preset what was not given, checks what can be told without a model, makes lists tuples."""
@@ -145,6 +149,9 @@ class PlanOptions:
             check_start(self.start)
         if self.growth is not None:
             check_rate("growth", self.growth)
+        if self.stage_examples is not None:
+            examples = check_examples(self.stage_examples, self.stages)
+            object.__setattr__(self, "stage_examples", examples)
         self._check_lengths()
         if self.first_epochs is not None:
             check_whole("first_epochs", self.first_epochs)
@@ -209,6 +216,7 @@ class PlanOptions:
         if self.stages is None and self.growth_at:
             return len(self.growth_at) + 1
         lists = [self.epochs, self.batch_size, *(widths for _, widths in self.width_pairs)]
+        lists.append(self.stage_examples)  # the last, as there may be fewer of them
         listed = next((len(one) for one in lists if isinstance(one, Sequence)), None)
         return listed if self.stages is None else self.stages
 

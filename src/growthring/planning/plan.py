@@ -58,6 +58,7 @@ class Plan:
         compile_seconds: of torch.compile in each stage, if measured; 0 where compiling does not pay.
         dtypes: of the full model's parameters when the plan was made.
         preset: decides options of the Grower and of optimizers that are not given, see `growthring.core.presets`.
+        data_shares: of data that grows with the stages, what each has of it; none where each has all.
     """
 
     groups: WidthGroups
@@ -78,6 +79,7 @@ class Plan:
     compile_seconds: tuple[float, ...] | None = None
     dtypes: Mapping[str, torch.dtype] = field(default_factory=dict)
     preset: PresetName = "default"
+    data_shares: tuple[float, ...] = ()
 
     @property
     def num_stages(self) -> int:
@@ -176,8 +178,14 @@ class Plan:
     @cached_property
     def footprints(self) -> tuple[Footprint, ...]:
         """FLOPs, parameters and memory of each stage's model, counted on fake tensors."""
-        models = map(self.empty_model, range(self.num_stages))
-        return tuple(footprint(model, self.inputs_for(model)) for model in models)
+        found: list[Footprint] = []
+        for stage, widths in enumerate(self.stage_widths):
+            if stage and widths == self.stage_widths[stage - 1]:
+                found.append(found[-1])
+                continue
+            model = self.empty_model(stage)
+            found.append(footprint(model, self.inputs_for(model)))
+        return tuple(found)
 
     @property
     def flops_share(self) -> float:
@@ -203,7 +211,8 @@ class Plan:
     def examples(self) -> tuple[float, ...]:
         """How many examples each stage sees, up to a factor that all stages share."""
         if self.epochs:
-            return self.epochs
+            shares = self.data_shares or (1,) * len(self.epochs)
+            return tuple(n * share for n, share in zip(self.epochs, shares, strict=True))
         if self.stage_steps:
             return tuple(n * b for n, b in zip(self.stage_steps, self.batch_sizes, strict=True))
         return self.shares
@@ -289,6 +298,8 @@ class Plan:
             "kept": [kept.as_dict() for kept in self.kept],
             "notes": list(self.notes),
         }
+        if self.data_shares:
+            result["data_shares"] = list(self.data_shares)
         if self.groups.factors:
             result["roles"] = self.groups.roles
         if self.seconds is not None:

@@ -152,25 +152,29 @@ def _check_heads(groups: WidthGroups, explicit: Mapping[str, Sequence[int]]) -> 
 def fixed_plan(model: nn.Module, example_inputs: ExampleInputs, options: PlanOptions) -> Plan:
     """One stage of full size, of any model, with all epochs (or steps): the baseline. Nothing is traced.
 
+    On data that grows with the stages it has the stages of a plan with these options, all of full size.
+
     >>> import torch
     >>> fixed_plan(nn.Linear(2, 2), torch.zeros(1, 2), PlanOptions(epochs=3)).flops_share
     1.0
     """
     groups = WidthGroups(type(model).__name__, (), {}, (), 0, (), {}, {}, ())
-    fixed = options.changed(stages=1, growth_at=None)
+    stages = 1 if options.stage_examples is None else options.asked_stages or 1
+    fixed = options if stages > 1 else options.changed(stages=1, growth_at=None)
+    fractions = fractions_of(fixed) if stages > 1 else [1.0]
     plan = Plan(
         groups,
-        ({},),
+        ({},) * stages,
         {},
         (),
         example_inputs,
         model,
-        batch_sizes=(check_whole("batch_size", options.batch_size),),
-        rate_factors=(1.0,),
+        batch_sizes=(check_whole("batch_size", options.batch_size),) * stages,
+        rate_factors=(1.0,) * stages,
         optimizer=options.optimizer,
         preset=options.preset,
     )
-    return lasting(plan, fixed, lengths_of(fixed, [1.0]))
+    return lasting(plan, fixed, lengths_of(fixed, fractions))
 
 
 def _notes(plan: Plan, options: PlanOptions, explicit: Collection[str]) -> list[str]:

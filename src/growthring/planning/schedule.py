@@ -292,6 +292,33 @@ def check_list(name: str, values: Any, stages: int | None) -> list[int]:
     return [int(v) for v in entries]
 
 
+def check_examples(values: Any, stages: int | None) -> tuple[float, ...]:
+    """Examples of each stage of data that grows, or shares of them, checked.
+
+    >>> check_examples([10, 20], 1)
+    Traceback (most recent call last):
+    growthring.errors.PlanError: stage_examples=[10, 20]: the data grows in 2 stages, the plan has 1. ...
+    """
+    is_list = isinstance(values, Iterable) and not isinstance(values, (str, bytes, Mapping))
+    found = tuple(values) if is_list else ()
+    if not found or not all(is_number(v) and 0 < v < math.inf for v in found):
+        raise PlanError(
+            f"stage_examples={values!r:.80}: expected the number of examples of each stage, such as [1000, 2000]."
+        )
+    for stage in range(1, len(found)):
+        if found[stage] < found[stage - 1]:
+            raise PlanError(
+                f"stage_examples={values!r:.80}: the data shrinks from {found[stage - 1]} to {found[stage]} at "
+                f"stage {stage}; data that grows keeps what it had."
+            )
+    if stages is not None and len(found) > stages:
+        raise PlanError(
+            f"stage_examples={values!r:.80}: the data grows in {len(found)} stages, the plan has {stages}. Plan as "
+            "many stages, or let the data grow in fewer."
+        )
+    return found
+
+
 def check_batch_rate(rule: Any) -> None:
     """Refuses what is not a rule by which the learning rate follows the batch size."""
     if rule not in _POWERS:

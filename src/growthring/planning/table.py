@@ -41,6 +41,8 @@ def _rows(plan: Mapping[str, Any]) -> list[list[str]]:
         rows.append(["steps", *(f"{number:,}" for number in plan["steps"])])
     if not plan["epochs"] and not plan["steps"]:
         rows.append(["share of training", *(f"{share:.0%}" for share in plan["shares"])])
+    if "data_shares" in plan:
+        rows.append(["data", *(f"{share:.0%}" for share in plan["data_shares"])])
     if plan["batch_sizes"]:
         rows.append(["batch size", *map(str, plan["batch_sizes"])])
         rows.append(["memory, MB", *(f"{size / 1e6:.0f}" for size in plan["memory_bytes"])])

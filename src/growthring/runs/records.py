@@ -223,7 +223,7 @@ class Result:
         test_loss: mean over the test data.
         seconds: of training and growing, by the clock on the wall.
         cpu_seconds: the same in processor time, which other work on the machine does not add to.
-        flops: of training and of the method's own search.
+        flops: of training, of the method's own search, and of passes over old data.
         flops_share: of those of fixed-size training on as many examples.
         search_flops: the method's part of them.
         peak_memory: bytes above what the process had before, None where that cannot be measured.
@@ -232,6 +232,7 @@ class Result:
         scores: other metrics on the test data, by their keys.
         notes: how they were measured.
         compile_seconds: the part of `seconds` that torch.compile took.
+        pass_flops: the part of `flops` that passes over old data took, for dynamic OSGD.
     """
 
     test_accuracy: float | None
@@ -248,6 +249,7 @@ class Result:
     scores: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     compile_seconds: float = 0.0
+    pass_flops: float = 0.0
 
     def value(self, metric: Metric) -> float | None:
         """The number of a metric; None where it was not measured."""

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from growthring.data.batch import Batch, examples_in
 from growthring.growing.report import GrowthReport
 from growthring.optim import RingOptimizer
 from growthring.runs import EpochRecord, GrowthRecord, RatesRecord, Result
-from growthring.train.lengths import num_examples
+from growthring.runs.records import StageRecord
+from growthring.streams import GrowingData
 from growthring.train.parts import Parts
 from growthring.train.progress import Status
+from growthring.train.seen import accuracy_of
 from growthring.train.shapes import ShapeCosts, shape_of
 from growthring.train.state import Totals
 from growthring.train.tasks import Outcome
@@ -49,7 +51,7 @@ class Account:
     def flops_share(self) -> float:
         """FLOPs so far, of those of fixed-size training on as many examples as the whole run."""
         totals = self.totals
-        count = num_examples(self._parts.plan, self._parts.train)
+        count = self._parts.num_examples
         if totals.step >= self._parts.total_steps and totals.examples:
             count = totals.examples  # of sentences, only whole epochs can be counted before
         one = self.costs.get("full_flops", self.costs["flops"][-1])
@@ -70,6 +72,12 @@ class Account:
         if totals.examples or totals.step <= 1:  # else it was begun by one that did not count them
             totals.examples += count
             totals.full_flops += count * self._costs_at(_FULL).flops(batch, shape)
+
+    def spend_on_old(self, batch: Batch, count: int) -> None:
+        """Adds what a batch costs of the pass over the data of a stage that ends, forward and backward."""
+        totals, here = self.totals, examples_in(batch)
+        shape = shape_of(batch[0], here)
+        totals.pass_flops += 3 * count * self._costs_at(totals.stage).flops(batch, shape)
 
     def _costs_at(self, stage: int) -> ShapeCosts:
         """Of a stage's model; of the full-size one."""
@@ -158,6 +166,24 @@ class Account:
             cpu_seconds=cpu_seconds,
         )
 
+    def stage(self, growing: GrowingData, counts: Tensor | None) -> StageRecord:
+        """The record of a stage of growing data, of what `right_by_class` counted at its end."""
+        totals = self.totals
+        stage = min(totals.stage, len(growing) - 1)
+        brought = () if growing.classes is None else growing.classes[: totals.stage + 1]
+        seen = growing.seen(stage)
+        return StageRecord(
+            totals.stage,
+            totals.step,
+            growing.sizes[stage],
+            None if seen is None else len(seen),
+            None if counts is None or seen is None else accuracy_of(counts, seen),
+            () if counts is None else tuple(accuracy_of(counts, part) for part in brought),
+            totals.flops,
+            totals.seconds,
+            totals.cpu_seconds,
+        )
+
     def rates(self, optimizer: RingOptimizer) -> RatesRecord:
         """The rate factors of the parameters whose rings have different ones."""
         factors = {n: tuple(f.tolist()) for n, f in optimizer.rate_factors().items() if len(f) > 1}
@@ -182,4 +208,5 @@ class Account:
             scores={**self._scores(test[0]), **outcome.scores},
             notes=outcome.notes,
             compile_seconds=totals.compile_seconds,
+            pass_flops=totals.pass_flops,
         )

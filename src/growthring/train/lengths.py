@@ -7,26 +7,39 @@ from itertools import accumulate
 
 from growthring.data.batch import Stream
 from growthring.planning.plan import Plan
+from growthring.streams import GrowingData
+from growthring.train.growing_data import enter
 
 _EVALUATIONS = (
     20  # of a run that is counted in steps: enough for a curve, few enough to cost little
 )
 
 
-def stage_steps(plan: Plan, stream: Stream) -> tuple[int, ...]:
-    """Optimizer steps of each stage: as planned or, of epochs, as the stream counts batches."""
-    if plan.lengths.unit == "steps":
-        return plan.stage_steps
-    before, steps = stream.batch_size, []
-    for epochs, size in zip(plan.epochs, plan.batch_sizes, strict=True):
+def stage_lengths(
+    plan: Plan, stream: Stream, growing: GrowingData | None = None
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Optimizer steps and examples of each stage: as planned or, of epochs, as the stream counts batches.
+
+    Args:
+        plan: of the run.
+        stream: its batches; afterwards it is at the start of the first stage.
+        growing: what the stream goes over at each stage; None for all at every one.
+    """
+    before, steps, examples = stream.batch_size, [], []
+    in_steps = plan.lengths.unit == "steps"
+    for stage, (length, size) in enumerate(zip(plan.lengths.counts, plan.batch_sizes, strict=True)):
+        enter(growing, stream, stage)
         stream.set_batch_size(size)
-        steps.append(epochs * len(stream))
+        steps.append(length if in_steps else length * len(stream))
+        counted = stream.count_examples([(length, size)]) if in_steps else 0
+        examples.append(counted if in_steps else length * stream.num_examples)
+    enter(growing, stream, 0)
     stream.set_batch_size(before)
-    return tuple(steps)
+    return tuple(steps), tuple(examples)
 
 
 def num_examples(plan: Plan, stream: Stream) -> int:
-    """Examples that the whole run trains on."""
+    """Examples that the whole run trains on, of data that does not grow."""
     if plan.lengths.unit == "steps":
         pairs = zip(plan.stage_steps, plan.batch_sizes, strict=True)
         return stream.count_examples(pairs)

@@ -18,8 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from growthring.data.batch import Batch
+from growthring.growing.osgd import DynamicOSGD
 from growthring.optim import RingOptimizer
 from growthring.runs.records import LogRecord
+from growthring.streams import GrowingData
 from growthring.train.account import Account
 from growthring.train.compilation import Compilation
 from growthring.train.compiling import CompiledStage
@@ -37,6 +39,7 @@ from growthring.train.measure import (
 )
 from growthring.train.parts import Parts
 from growthring.train.progress import Progress
+from growthring.train.seen import right_by_class
 from growthring.train.setup import learning_rate
 from growthring.train.state import Clock, Totals, TrainingError
 
@@ -92,6 +95,12 @@ class Loop:
     def after_choices(self) -> None:
         """Called when it is decided what is compiled."""
 
+    def before_pass(self) -> None:
+        """Called before the pass over the data of a stage that ends."""
+
+    def in_pass(self) -> None:
+        """Called after every batch of it."""
+
     def after_stage(self) -> None:
         """Called after every stage, and the growth behind it."""
 
@@ -142,26 +151,65 @@ class Loop:
         self._forward = self.compilation.forward(stage)
         while totals.done(self._unit)[1] < self.plan.lengths.counts[stage] or self._is_due:
             self._stretch(batches)
+        if self.parts.growing is not None:
+            self.note(self.account.stage(self.parts.growing, self._seen(self.parts.growing)))
         self._grow(is_last=stage == self.plan.num_stages - 1)
         self.after_stage()
 
     def _grow(self, is_last: bool) -> None:
-        totals, grower = self.totals, self.grower
-        clock, report, before = Clock(), None, totals.cpu_seconds
+        totals, grower, osgd = self.totals, self.grower, self.parts.osgd
         if grower is not None:
             grower.finish()
+        if osgd is not None and not is_last:
+            self.before_pass()
+        clock, report, before = Clock(), None, totals.cpu_seconds
+        if osgd is not None and not is_last:
+            self._remember(osgd)
         if grower is not None and not is_last:
             if grower.method.searches:
                 self.progress.say(
                     f"{self.recipe.method} searches for the units of stage {totals.stage + 1} ..."
                 )
             report = grower.grow()
+        elif osgd is not None and not is_last:
+            osgd.begin_stage()
         clock.add_to(totals)
         self.processes.pool(totals)
         totals.stage, totals.epochs_in_stage, totals.steps_in_stage = totals.stage + 1, 0, 0
         if report is not None:
             totals.search_flops += report.search_flops
             self.note(self.account.growth(report, totals.cpu_seconds - before))
+        self.parts.enter_data(totals.stage)
+
+    def _remember(self, osgd: DynamicOSGD) -> None:
+        """One more pass over the stage's data, for its gradient; training's batches stay where they are."""
+        stage, processes = self.totals.stage, self.processes
+        examples = self.train.num_examples
+        self.progress.say(
+            f"one more pass over the {examples:,} examples of stage {stage}, for their gradient ..."
+        )
+        with osgd.accumulating() as total:
+            for batch in OnDevice(processes.slices(self.train.fork(stage)), self.device):
+                with processes.together():
+                    loss, sums = self._losses(batch)
+                whole, count = processes.added(sums, batch)
+                with processes.averaging():
+                    total.add(processes.scaled(loss, sums, whole), count)
+                self.account.spend_on_old(batch, count)
+                self.in_pass()
+
+    def _seen(self, growing: GrowingData) -> Tensor | None:
+        """Right answers and examples of each class in the test data; None where classes are not known."""
+        if self.test is None or growing.classes is None:
+            return None
+        seen = growing.seen(len(growing) - 1) or ()
+        processes = self.processes
+        processes.level(self.model)
+        with processes.together(), processes.draws.own():
+            slices = processes.slices(self.test.fork(0))
+            number = max(seen, default=-1) + 1
+            counts = right_by_class(self.model, slices, number, self._precision, self.device)
+        return None if counts is None else processes.total(counts)
 
     def _stretch(self, batches: Iterator[Batch | None]) -> None:
         """All steps up to the next evaluation, that evaluation and its record."""
@@ -180,6 +228,8 @@ class Loop:
             if self.grower is not None:
                 done = totals.steps_in_stage / max(steps_in_stage, 1)
                 self.grower.advance(min(1.0, done / self.grower.fade))
+            if self.parts.osgd is not None:
+                self.parts.osgd.advance(totals.steps_in_stage / max(steps_in_stage, 1))
             with self.processes.draws.own():
                 count = self._step(batch)
             totals.step += 1

@@ -16,10 +16,14 @@ from growthring.data.batch import Batch, Stream
 from growthring.data.given import Data, as_stream, examples_of
 from growthring.data.stream import BatchStream
 from growthring.growing.grower import Grower
+from growthring.growing.osgd import DynamicOSGD
 from growthring.methods.base import Loss
 from growthring.planning.costs import footprint
 from growthring.planning.plan import Plan
-from growthring.train.lengths import stage_steps
+from growthring.runs.metrics import FORGETTING, Metric
+from growthring.streams import GrowingData
+from growthring.train.growing_data import enter, growing_data, with_stages
+from growthring.train.lengths import num_examples, stage_lengths
 from growthring.train.measure import OnDevice
 from growthring.train.memory import PeakMemory
 from growthring.train.processes import Processes
@@ -59,6 +63,9 @@ class Parts:
         stage_steps: optimizer steps of each stage, as far as the length of the data tells.
         memory: the peak since the model was made.
         regularisation: sets weight decay and augmentation of each stage.
+        growing: the data of each stage, where it grows.
+        stage_examples: examples of each stage, counted as `stage_steps`.
+        osgd: where its recipe asks for it.
     """
 
     recipe: Recipe
@@ -78,11 +85,31 @@ class Parts:
     stage_steps: tuple[int, ...]
     memory: PeakMemory
     regularisation: Regularisation
+    growing: GrowingData | None = None
+    stage_examples: tuple[int, ...] = ()
+    osgd: DynamicOSGD | None = None
 
     @property
     def total_steps(self) -> int:
         """Of all stages."""
         return sum(self.stage_steps)
+
+    @property
+    def num_examples(self) -> int:
+        """Examples that the whole run trains on, as far as the length of the data tells by now."""
+        if self.growing is None:
+            return num_examples(self.plan, self.train)
+        return sum(self.stage_examples)
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """What the run is judged by: as its task and, where classes are known on growing data, what it forgot."""
+        knows_classes = self.growing is not None and self.growing.classes is not None
+        return (*self.task.metrics, FORGETTING) if knows_classes else self.task.metrics
+
+    def enter_data(self, stage: int) -> None:
+        """Goes on with a stage's data, where that grows."""
+        enter(self.growing, self.train, stage)
 
     def count_costs(self) -> Mapping[str, Any]:
         """What `Plan.as_dict` counts, and the FLOPs of the full-size model."""
@@ -99,7 +126,7 @@ def assemble(
     processes: Processes | None = None,
     *,
     model: Callable[[], nn.Module] | None = None,
-    train: Data | None = None,
+    train: Data | GrowingData | None = None,
     test: Data | None = None,
     loss: Loss | None = None,
     data: str | Path | None = None,
@@ -125,6 +152,9 @@ def assemble(
     recipe = parts.recipe
     processes.same(common_facts(recipe, parts.train, parts.stage_steps))
     parts.wrapped = processes.wrapped(parts.model)
+    if recipe.osgd is not None:
+        anneal: Any = recipe.osgd
+        parts.osgd = DynamicOSGD(parts.wrapped, parts.optimizer, anneal=anneal)
     if not (recipe.fixed or recipe.small):
         parts.grower = Grower(
             parts.wrapped,
@@ -135,6 +165,7 @@ def assemble(
             generator=generator,
             batches=_forks(parts.train, device),
             loss=parts.loss,
+            osgd=parts.osgd,
         )
     return parts
 
@@ -145,7 +176,7 @@ def _prepared(
     processes: Processes,
     generator: torch.Generator,
     model: Callable[[], nn.Module] | None,
-    train: Data | None,
+    train: Data | GrowingData | None,
     test: Data | None,
     loss: Loss | None,
     data: str | Path | None,
@@ -159,17 +190,22 @@ def _prepared(
         streams = make_streams(recipe, root, generator, device, download, say)
         batches: BatchStream | LoaderBatches = streams.train
         test = streams.test if test is None else test
+        growing = growing_data(recipe, batches)
     else:
-        batches = as_stream(train, "train", recipe.batch_size, generator)
+        growing = train if isinstance(train, GrowingData) else growing_data(recipe, train)
+        given: Any = train if growing is None else growing.whole
+        batches = as_stream(given, "train", recipe.batch_size, generator)
     if isinstance(batches, LoaderBatches):
         recipe = fixed_batches(recipe, batches)
         if test is train:  # one stream for both: it knows when testing has ended its pass
             test = batches
+    if growing is not None:
+        recipe = with_stages(recipe, growing)
     tests = None if test is None else as_stream(test, "test", recipe.batch_size, None)
     is_own = model is not None or train is not None
     task = task_for(None) if is_own and recipe.task is None else task_of(recipe)
     example = examples_of(batches) if is_own else (task.example(recipe), None)
-    plan = make_plan(recipe, full, example[0])
+    plan = make_plan(recipe, full, example[0], None if growing is None else growing.sizes)
     if loss is None and is_own and recipe.task is None:
         check_labels(full, example, (batches, tests))
     elif loss is None:
@@ -179,7 +215,7 @@ def _prepared(
     held = 0 if grows else sum(p.numel() * p.element_size() for p in full.parameters())
     memory = PeakMemory(device, held)
     trained = _trained(plan, grows, device)
-    steps = stage_steps(plan, batches)
+    steps, examples = stage_lengths(plan, batches, growing)
     optimizer = make_optimizer(recipe, trained, sum(steps))
     regularisation = Regularisation(recipe, plan, optimizer, batches)
     if loss is not None:
@@ -207,6 +243,8 @@ def _prepared(
         steps,
         memory,
         regularisation,
+        growing,
+        examples,
     )
 
 

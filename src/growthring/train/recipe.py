@@ -35,6 +35,10 @@ class Recipe:
         data: name of a data set, see `growthring.train.tasks`.
         task: what the model shall do; by default what the data is for. See `growthring.train.Task`.
         task_options: settings of the task, such as the languages of a translation.
+        stream: how the data grows with the stages, "classes" or "data", see `growthring.streams`; None has all of it
+            from the start.
+        stream_options: settings of the stream: `first` and `step`; `fractions` and `replacement`.
+        osgd: dynamic OSGD, with a weight that falls "linear" or "cosine" over a stage; None is without.
         input_shape: of one example, (channels, height, width).
         num_train: use only the first so many training examples; None for all.
         side: average images down to side × side; None leaves them.
@@ -81,6 +85,9 @@ class Recipe:
         default=None, metadata={"later": True}
     )  # a Task, which knows what a recipe is
     task_options: Mapping[str, Any] = field(default_factory=dict, metadata={"later": True})
+    stream: str | None = field(default=None, metadata={"later": True})
+    stream_options: Mapping[str, Any] = field(default_factory=dict, metadata={"later": True})
+    osgd: str | None = field(default=None, metadata={"later": True})
     input_shape: tuple[int, ...] = field(default=(3, 32, 32), metadata={"bounds": (1, 100_000)})
     num_train: int | None = field(default=None, metadata={"bounds": (1, 10**12)})
     side: int | None = field(default=None, metadata={"bounds": (1, 10_000)})

@@ -49,6 +49,37 @@ def cifar100_resnet18() -> Recipe:
     return _cifar("cifar100-resnet18", zoo.resnet18, 100, 200, 52.63)
 
 
+def cifar100_stream_classes() -> Recipe:
+    """ResNet-18 on CIFAR-100 whose classes come with the stages: 20, then 10 more in each (the paper's appendix)."""
+    return _stream(cifar100_resnet18(), "cifar100-stream-classes", "classes", published=65.36)
+
+
+def cifar100_stream_data() -> Recipe:
+    """ResNet-18 on a growing part of CIFAR-100: 20 %, 30 %, … drawn with replacement (the paper's appendix)."""
+    return _stream(cifar100_resnet18(), "cifar100-stream-data", "data", published=65.36)
+
+
+def _stream(recipe: Recipe, name: str, stream: str, **changes: Any) -> Recipe:
+    """A recipe on growing data. The paper's costs are those without dynamic OSGD's extra passes (68.49 with)."""
+    return change(recipe, {"name": name, "stream": stream, **changes})
+
+
+def cifar100_stream_classes_small() -> Recipe:
+    """The same stream of classes for a CPU: ResNet-8, 10,000 images of 16×16, minutes."""
+    return _stream(_small_cifar100(), "cifar100-stream-classes-small", "classes")
+
+
+def cifar100_stream_data_small() -> Recipe:
+    """The same growing part of the data for a CPU: ResNet-8, 10,000 images of 16×16, minutes."""
+    return _stream(_small_cifar100(), "cifar100-stream-data-small", "data")
+
+
+def _small_cifar100() -> Recipe:
+    settings = {"data": "cifar100", "model_options.num_classes": 100}
+    recipe = _trial("cifar100-small", width=24, side=16, num_train=10_000, epochs=40)
+    return change(recipe, settings)
+
+
 def cifar100_vgg19() -> Recipe:
     """VGG-19 with BatchNorm on CIFAR-100, 200 epochs."""
     return _cifar("cifar100-vgg19", zoo.vgg19, 100, 200, 52.08)
@@ -291,9 +322,13 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
         cifar100_resnet18,
         cifar100_vgg19,
         cifar100_mobilenetv1,
+        cifar100_stream_classes,
+        cifar100_stream_data,
         imagenet_resnet50,
         imagenet_mobilenetv1,
         cifar10_wrn28_1,
+        cifar100_stream_classes_small,
+        cifar100_stream_data_small,
         cifar10_small,
         cifar10_wide,
         demo,

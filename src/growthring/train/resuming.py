@@ -24,11 +24,13 @@ def state_of(loop: Loop) -> dict[str, Any]:
     with fades_are_saved():  # by the grower
         weights = loop.model.state_dict()
     own = loop.processes.gathered(loop.processes.draws.states())
+    osgd = loop.parts.osgd  # the grower saves it, where there is one
     return {
         "model": weights,
         "optimizer": loop.optimizer.state_dict(),
         "grower": None if loop.grower is None else loop.grower.state_dict(),
         "train": loop.train.state_dict(),
+        **({} if osgd is None or loop.grower is not None else {"osgd": osgd.state_dict()}),
         "totals": asdict(loop.totals),
         "sums": loop.sums,
         "compiled": [choice.as_dict() for choice in loop.compilation.choices],
@@ -60,6 +62,7 @@ def take_up(loop: Loop, saved: Saved) -> Totals:
     totals = totals_of(checkpoint, loop.plan)
     check_growth(checkpoint, loop.plan, totals)
     try:
+        loop.parts.enter_data(totals.stage)
         _load(loop, checkpoint.state)
     except GrowthError:
         raise
@@ -78,6 +81,8 @@ def _load(loop: Loop, state: Mapping[str, Any]) -> None:
         loop.grower.load_state_dict(state["grower"])
     loop.model.load_state_dict(state["model"])
     loop.optimizer.load_state_dict(state["optimizer"])
+    if loop.parts.osgd is not None and loop.grower is None:
+        loop.parts.osgd.load_state_dict(state["osgd"])
     loop.train.load_state_dict(state["train"])
     torch.Generator().set_state(state["random"][0])  # refuses what is none, before it is used
     check_shared_random(state.get("other_random", {}))  # runs of before have none

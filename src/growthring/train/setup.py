@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from growthring.planning.plan import Plan
 from growthring.planning.planner import fixed_plan, plan
 from growthring.train.bounds import check_bounds
 from growthring.train.choices import mode_of
+from growthring.train.growing_data import check_stream, expected_shares
 from growthring.train.lr_schedules import LR_SCHEDULES, lr_factor
 from growthring.train.recipe import CODE, KINDS, Recipe, change
 from growthring.train.tasks import Place, Streams, task_of
@@ -54,14 +55,30 @@ def make_model(
             ) from error
 
 
-def make_plan(recipe: Recipe, model: nn.Module, example: Any = None) -> Plan:
-    """The recipe's plan; of a fixed-size run one stage that takes all epochs, of a small one the seed's."""
+def make_plan(
+    recipe: Recipe,
+    model: nn.Module,
+    example: Any = None,
+    stage_examples: Sequence[float] | None = None,
+) -> Plan:
+    """The recipe's plan; of a fixed-size run one stage that takes all epochs, of a small one the seed's.
+
+    On data that grows these two have the stages of the one that grows.
+
+    Args:
+        recipe: the settings.
+        model: of full size.
+        example: inputs of the model; by default the task's.
+        stage_examples: of data that grows; by default as far as the recipe tells.
+    """
     inputs = task_of(recipe).example(recipe) if example is None else example
+    examples = expected_shares(recipe) if stage_examples is None else stage_examples
+    options = recipe.plan if examples is None else recipe.plan.changed(stage_examples=examples)
     if recipe.fixed:
-        return fixed_plan(model, inputs, recipe.plan)
-    grown = plan(model, inputs, options=recipe.plan)
+        return fixed_plan(model, inputs, options)
+    grown = plan(model, inputs, options=options)
     grown = grown.at_same_widths(notes=(*grown.notes, *late_growth(recipe, grown)))
-    return fixed_plan(grown.build_seed(), inputs, recipe.plan) if recipe.small else grown
+    return fixed_plan(grown.build_seed(), inputs, options) if recipe.small else grown
 
 
 def late_growth(recipe: Recipe, plan: Plan) -> list[str]:
@@ -154,6 +171,7 @@ def check(recipe: Recipe) -> None:
                 f"{name}={getattr(recipe, name)!r}: a share of the full strength at the seed's width, from 0 to 1."
             )
     mode_of(recipe.compile)
+    check_stream(recipe)
     task_of(recipe).options_of(recipe.task_options)
     make_growth_method(recipe)
 

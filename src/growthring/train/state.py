@@ -33,6 +33,7 @@ class Totals:
     full_flops: float = 0.0  # the same if the model had been of full size
     examples: int = 0
     search_flops: float = 0.0  # of the growth method's own optimisation, forward and backward
+    pass_flops: float = 0.0  # of passes over the data of stages that ended, forward and backward
     seconds: float = 0.0
     cpu_seconds: float = 0.0
     compile_seconds: float = 0.0  # the part of `seconds` that torch.compile took
@@ -51,7 +52,7 @@ class Totals:
     @property
     def flops(self) -> float:
         """Of training so far: a backward pass costs about two forward ones."""
-        return 3 * self.examples_flops + self.search_flops
+        return 3 * self.examples_flops + self.search_flops + self.pass_flops
 
 
 class Clock:

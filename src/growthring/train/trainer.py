@@ -20,10 +20,13 @@ from growthring.data.randomness import seed_shared_random
 from growthring.errors import InputError
 from growthring.methods.base import Loss
 from growthring.runs import EpochRecord, Result, RunFolder
-from growthring.runs.metrics import ACCURACY, LOSS, stored
+from growthring.runs.forgetting import forgetting
+from growthring.runs.log import read_log
+from growthring.runs.metrics import ACCURACY, FORGETTING, LOSS, stored
 from growthring.runs.records import LogRecord
 from growthring.runs.results import finished_result
 from growthring.runs.shared import SharedFolder
+from growthring.streams import GrowingData
 from growthring.train.card import describe_training
 from growthring.train.config import SOURCE
 from growthring.train.crew import Crew
@@ -50,7 +53,8 @@ class Trainer(Loop):
         model: makes the full-size model, without arguments; by default the recipe's.
         train, test: a data set of (input, target), of which batches are made; or a DataLoader or another iterable
             of (inputs, targets), whose batches stay as they are. Inputs are a tensor, a tuple of positional
-            arguments or a dict of keywords. By default the recipe's data.
+            arguments or a dict of keywords. By default the recipe's data. For training also data that grows with
+            the stages, see `growthring.streams`.
         loss: from outputs and targets to a scalar; by default cross entropy with the recipe's smoothing.
         data: folder of the recipe's data.
         download: fetch data that is missing.
@@ -81,7 +85,7 @@ class Trainer(Loop):
         out: str | Path,
         *,
         model: Callable[[], nn.Module] | None = None,
-        train: Data | None = None,
+        train: Data | GrowingData | None = None,
         test: Data | None = None,
         loss: Loss | None = None,
         data: str | Path | None = None,
@@ -246,7 +250,7 @@ class Trainer(Loop):
             "plan": self.account.costs,
             "card": self._card.as_dict(),
             "task": self.parts.task.name,
-            "metrics": stored(self.parts.task.metrics),
+            "metrics": stored(self.parts.metrics),
             "machine": f"{platform.machine()} {platform.system()}, {torch.get_num_threads()} threads, "
             f"{self.device.type if self.processes.size > 1 else self.device}{self.processes.words}",
             "versions": {"torch": torch.__version__, "python": platform.python_version()},
@@ -283,6 +287,18 @@ class Trainer(Loop):
         """A checkpoint: what is compiled decides how the run goes on."""
         self._save()
 
+    def before_pass(self) -> None:
+        """A checkpoint, as the pass may be long."""
+        self._save()
+
+    def in_pass(self) -> None:
+        """Ctrl-C: the pass begins anew when the run goes on."""
+        if self._is_asked:
+            words = self._saved_words()
+            raise Interrupted(
+                f"stopped in the pass over the data of stage {self.totals.stage}; {words}"
+            )
+
     def after_stage(self) -> None:
         """A checkpoint."""
         self._save()
@@ -308,6 +324,7 @@ class Trainer(Loop):
         outcome = replace(outcome, notes=(*outcome.notes, *self.compilation.notes))
         result = self.processes.from_first(lambda: self.account.result(test, outcome))
         result = replace(result, notes=(*result.notes, *self._crew.notes))
+        result = self.processes.from_first(lambda: self._with_forgetting(result))
         card = replace(
             self._card,
             processes=self._crew.sizes,
@@ -319,6 +336,14 @@ class Trainer(Loop):
             self.folder.write_samples(outcome.samples)
         self.folder.finish(result, self.model.state_dict(), card.metadata())
         return result
+
+    def _with_forgetting(self, result: Result) -> Result:
+        """The result with what was forgotten, of which the log knows all stages."""
+        if FORGETTING not in self.parts.metrics:
+            return result
+        value = forgetting(read_log(self.folder.log_file, []).stages)
+        scores = {} if value is None else {FORGETTING.key: value}
+        return replace(result, scores={**result.scores, **scores})
 
     def _outcome(self) -> Outcome:
         """What the task measures once, at the end."""
