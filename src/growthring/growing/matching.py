@@ -281,8 +281,8 @@ def check_saved_osgd(state: Mapping[str, Any], is_there: bool) -> None:
     """Refuses to go on without the dynamic OSGD that a run was saved with: its next steps would be others."""
     if "osgd" in state and not is_there:
         raise InputError(
-            "the growth was saved with DynamicOSGD, and this Grower has none: make it with osgd=. To go on without, "
-            "take 'osgd' out of the saved state."
+            "the growth was saved with DynamicOSGD, and this Grower has none: make it with osgd=. To go on "
+            "without, take 'osgd' out of the saved state."
         )
 
 

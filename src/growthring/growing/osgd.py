@@ -116,8 +116,8 @@ class DynamicOSGD:
         if optimizer is not None:
             if not isinstance(optimizer, Optimizer):
                 raise InputError(
-                    f"optimizer is a {type(optimizer).__name__}, not a torch optimizer. With several, pass none and "
-                    "call project() after the backward pass."
+                    f"optimizer is a {type(optimizer).__name__}, not a torch optimizer. With several, pass none "
+                    "and call project() after the backward pass."
                 )
             plain_optimizer(optimizer).register_step_pre_hook(self._before_step)
 
@@ -318,8 +318,9 @@ class DynamicOSGD:
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if closure is not None:
             raise InputError(
-                f"{type(optimizer).__name__}.step(closure) computes gradients inside of the step, where DynamicOSGD "
-                "does not see them. Make it without the optimizer, and call project() at the end of the closure."
+                f"{type(optimizer).__name__}.step(closure) computes gradients inside of the step, where "
+                "DynamicOSGD does not see them. Make it without the optimizer, and call project() at the end of the "
+                "closure."
             )
         memory = self._memory
         if memory.is_old and not memory.is_told:

@@ -215,8 +215,9 @@ class PlanOptions:
         """Number of stages that was asked for, by itself or by a list over stages; None where it is open."""
         if self.stages is None and self.growth_at:
             return len(self.growth_at) + 1
-        lists = [self.epochs, self.batch_size, *(widths for _, widths in self.width_pairs)]
-        lists.append(self.stage_examples)  # the last, as there may be fewer of them
+        given = (widths for _, widths in self.width_pairs)
+        # examples last, as there may be fewer of them
+        lists: list[Any] = [self.epochs, self.batch_size, *given, self.stage_examples]
         listed = next((len(one) for one in lists if isinstance(one, Sequence)), None)
         return listed if self.stages is None else self.stages
 

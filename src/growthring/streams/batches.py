@@ -102,8 +102,7 @@ class StageBatches:
             return
         while True:
             before = self._grower.num_steps
-            for batch in self._rest():
-                yield batch
+            yield from self._rest()
             if self._is_done:
                 return
             if self._grower.stage == self.stage and self._grower.num_steps == before:

@@ -113,6 +113,6 @@ def _order(given: Iterable[int] | None, total: int, seed: int) -> Tensor:
     order = list(given)
     if sorted(map(str, order)) != sorted(map(str, range(total))):
         raise InputError(
-            f"order={str(order):.60}: it has to name each of the {total} classes, 0 to {total - 1}, once."
+            f"order={order!s:.60}: it has to name each of the {total} classes, 0 to {total - 1}, once."
         )
     return torch.tensor([int(c) for c in order])

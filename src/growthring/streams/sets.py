@@ -45,8 +45,8 @@ class ProgressiveSets(GrowingData):
         num_loaders = sum(isinstance(one, DataLoader) for one in self._sets)
         if num_loaders not in (0, len(self._sets)):
             raise InputError(
-                f"sets has {counted(num_loaders, 'DataLoader')} among {len(self._sets)}: needed are data sets only, "
-                "or loaders only."
+                f"sets has {counted(num_loaders, 'DataLoader')} among {len(self._sets)}: needed are data sets "
+                "only, or loaders only."
             )
         self._has_loaders = bool(num_loaders)
         for one in self._sets:

@@ -35,8 +35,8 @@ class Recipe:
         data: name of a data set, see `growthring.train.tasks`.
         task: what the model shall do; by default what the data is for. See `growthring.train.Task`.
         task_options: settings of the task, such as the languages of a translation.
-        stream: how the data grows with the stages, "classes" or "data", see `growthring.streams`; None has all of it
-            from the start.
+        stream: how the data grows with the stages, "classes" or "data", see `growthring.streams`; None has all of
+            it from the start.
         stream_options: settings of the stream: `first` and `step`; `fractions` and `replacement`.
         osgd: dynamic OSGD, with a weight that falls "linear" or "cosine" over a stage; None is without.
         input_shape: of one example, (channels, height, width).

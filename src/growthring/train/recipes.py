@@ -50,7 +50,7 @@ def cifar100_resnet18() -> Recipe:
 
 
 def cifar100_stream_classes() -> Recipe:
-    """ResNet-18 on CIFAR-100 whose classes come with the stages: 20, then 10 more in each (the paper's appendix)."""
+    """ResNet-18 on CIFAR-100 whose classes come with the stages: 20, then 10 in each (the paper's appendix)."""
     return _stream(cifar100_resnet18(), "cifar100-stream-classes", "classes", published=65.36)
 
 
