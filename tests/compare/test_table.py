@@ -76,3 +76,21 @@ def test_notes_warn_of_different_machines():
     rows = [row("fixed", machines=("a", "b")), row("paired", machines=("a",))]
     assert "different machines (a; b)" in "\n".join(notes(rows, manifest()))
     assert "different machines" not in "\n".join(notes(rows[1:], manifest()))
+
+
+def test_forgetting_and_extra_passes_have_columns_where_there_are_any():
+    forgot = row("plain", scores={"test_forgetting": Spread(0.2, 0.015)})
+    kept = row("osgd", scores={"test_forgetting": Spread(-0.01)}, pass_share=Spread(0.031))
+    assert format_table([row("fixed"), forgot, kept]) == (
+        "contender  epochs  accuracy %    forgetting  n  FLOPs %   seconds %  extra pass %\n"
+        "fixed          30       97.80             –  3     50.0  60.0 ± 2.0             –\n"
+        "plain          30       97.80  20.00 ± 1.50  3     50.0  60.0 ± 2.0             –\n"
+        "osgd           30       97.80         -1.00  3     50.0  60.0 ± 2.0           3.1"
+    )
+    said = "\n".join(notes([forgot, kept], manifest()))
+    assert "Forgetting, in points of accuracy: of the classes" in said
+    assert "extra pass is the part of a run's FLOPs" in said and "FLOPs and seconds" in said
+    assert "extra pass" not in "\n".join(notes([forgot], manifest()))
+    for words in ("orgetting", "extra pass"):
+        assert words not in format_table(ROWS) + "\n".join(notes(ROWS, manifest()))
+    assert kept.as_dict()["pass_share"] == {"mean": 0.031, "deviation": None}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from growthring.report import write_report
-from tests.runs.samples import write_run
+from tests.runs.samples import write_run, write_stream
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
@@ -59,6 +59,21 @@ def test_page_in_chromium(tmp_path):
     assert 'class="curve near"' in dom
 
 
+def test_accuracy_per_stage_in_chromium(tmp_path):
+    runs = [write_stream(tmp_path / f"{seed}", "osgd", seed) for seed in range(3)]
+    report = write_report(runs, tmp_path / "report.html")
+    script = POINT.replace('".curve"', '".seen .curve"').replace("[30]", "[2]")
+    report.write_text(report.read_text().replace("</body>", f"{script}</body>"))
+    dom, console = load(report, tmp_path / "profile")
+    assert console == []
+    tip = re.search(r'<div id="tip"[^>]*>([^<]*)</div>', dom).group(1)
+    assert tip.splitlines()[:3] == [
+        "demo, grown",
+        "stage 2, 40 classes, 4,000 examples",
+        "test accuracy: 75.00 ± 1.00 %",
+    ]
+
+
 def test_console_errors_would_be_seen(tmp_path):
     page = tmp_path / "page.html"
     page.write_text("<!DOCTYPE html><script>nothing.here()</script>")
@@ -93,6 +108,7 @@ def test_nothing_juts_out_of_the_page(width, tmp_path):
     long = "a_rather_long_name_of_a_recipe_that_nobody_would_write_but_which_is_allowed"
     runs = [write_run(tmp_path / f"{seed}", seed=seed, name=long) for seed in range(2)]
     runs.append(write_run(tmp_path / "fixed", True, name=long, lr=0.2))
+    runs.append(write_stream(tmp_path / "stream", "plain", 0))
     page = write_report(runs, tmp_path / "report.html", clock="cpu")
     found, jutting, text = measured(page, width, tmp_path / "profile")
     assert found <= width and jutting == [] and text > 8

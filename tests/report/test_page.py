@@ -7,7 +7,7 @@ import pytest
 
 from growthring.errors import GrowthError
 from growthring.report import render, write_report
-from tests.runs.samples import config, metrics, write_run
+from tests.runs.samples import config, metrics, stage_records, write_run
 
 SECTIONS = ["Result", "Curves", "Stages", "Learning rates", "Growths", "Settings", "Notes"]
 
@@ -253,7 +253,8 @@ def test_any_value_in_any_place(tmp_path):
 
     for trial in range(60):
         chance = source.choice([0.002, 0.02, 0.2])
-        run = write_run(tmp_path / f"{trial}", trial % 2 == 1, num_epochs=9)
+        records = metrics(trial % 2 == 1, 0, num_epochs=9) + stage_records("plain", 1)
+        run = write_run(tmp_path / f"{trial}", trial % 2 == 1, records=records)
         lines = (run / "metrics.jsonl").read_text().splitlines()
         spoiled = [json.dumps(spoil(json.loads(line), chance)) for line in lines]
         (run / "metrics.jsonl").write_text("\n".join(spoiled) + "\n")

@@ -23,6 +23,7 @@ from growthring.compare import (
     results,
     write_outputs,
 )
+from growthring.compare.output import STAGES
 from growthring.errors import InputError
 from growthring.files.foreign import shown
 from growthring.train import Interrupted, Progress, Silence, parse_settings
@@ -32,9 +33,9 @@ Trains the contenders on the same data for each seed, and full-size training at 
 fixed (the whole length), fixed-flops and fixed-seconds (as many epochs, or steps where the recipe has
 total_steps, as cost what --match costs, rounded up), these
 two with the recipe's learning-rate schedule and with a linear one: the better of them is the number to beat.
-Prints a table and writes table.md, results.json, accuracy-cost.svg and report.html into DIR; the runs are
-DIR/CONTENDER/seed-K. The same command goes on with what was stopped, shares the work with other processes
-on the same DIR, and with more methods or seeds adds to what is there.
+Prints a table and writes table.md, results.json, accuracy-cost.svg and report.html (of data that grows,
+stages.svg too) into DIR; the runs are DIR/CONTENDER/seed-K. The same command goes on with what was stopped,
+shares the work with other processes on the same DIR, and with more methods or seeds adds to what is there.
 
 examples:
   growthring compare --recipe demo --out runs/compare
@@ -159,5 +160,6 @@ def _print(out: Path, rows: list[Standing], as_json: bool) -> None:
         return
     print(shown(format_table(rows, manifest.clock)))
     print(shown("\n".join(["", *(" ".join(note.split()) for note in notes(rows, manifest))])))
-    names = ("table.md", "results.json", "accuracy-cost.svg", "report.html")
+    names = ["table.md", "results.json", "accuracy-cost.svg", "report.html"]
+    names += [STAGES] if (out / STAGES).exists() else []
     print(f"wrote {', '.join(str(out / name) for name in names)}")

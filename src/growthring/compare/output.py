@@ -9,21 +9,26 @@ from typing import Any
 
 from growthring.checkpoint import write_json, write_text
 from growthring.compare.manifest import Manifest, read_manifest
-from growthring.compare.page import render
+from growthring.compare.page import configurations_of, render
 from growthring.compare.plot import plot
+from growthring.compare.stage_plot import stage_plot
 from growthring.compare.standings import Standing, read_standings
 from growthring.compare.stored import flat
 from growthring.compare.table import markdown
 from growthring.compare.verdict import verdicts
 from growthring.errors import InputError
 
+STAGES = "stages.svg"
+
 
 def write_outputs(out: str | Path, with_page: bool = True) -> list[Standing]:
     """Writes table.md, results.json, accuracy-cost.svg and report.html from the runs that are finished.
 
+    Of runs on data that grows, stages.svg too.
+
     Args:
         out: folder of the comparison.
-        with_page: whether report.html is written too, which reads all metrics.
+        with_page: whether report.html and stages.svg are written too, which reads all metrics.
 
     Returns:
         The rows of the table.
@@ -35,7 +40,10 @@ def write_outputs(out: str | Path, with_page: bool = True) -> list[Standing]:
     write_text(out / "table.md", markdown(rows, manifest))
     write_text(out / "accuracy-cost.svg", plot(rows, manifest.clock) + "\n")
     if with_page:
-        write_text(out / "report.html", render(out, rows, manifest))
+        configurations = configurations_of(out, rows, manifest.clock)
+        write_text(out / "report.html", render(rows, manifest, configurations))
+        if svg := stage_plot(configurations):
+            write_text(out / STAGES, svg + "\n")
     return rows
 
 

@@ -14,6 +14,7 @@ from growthring.core.wording import counted
 from growthring.report.curves import curve_section, learning_rate_chart
 from growthring.report.markup import chart_box, details, table, tag, text
 from growthring.report.page import Section, page
+from growthring.report.seen import seen_sections
 from growthring.runs.clocks import by_clock
 from growthring.runs.configurations import Configuration
 from growthring.runs.run import Run, read_run
@@ -26,15 +27,17 @@ _RATES = (
 )
 
 
-def render(out: Path, rows: Sequence[Standing], manifest: Manifest) -> str:
-    """The page as HTML."""
-    configurations = _configurations(out, rows, manifest.clock)
+def render(
+    rows: Sequence[Standing], manifest: Manifest, configurations: Sequence[Configuration]
+) -> str:
+    """The page as HTML, of a comparison's rows and the runs of these."""
     num_runs = sum(len(row.runs) for row in rows)
     count = f"{counted(num_runs, 'finished run')} of {counted(len(rows), 'contender')}"
     sections = [
         Section("Result", "headline", lambda: _table(rows, manifest)),
         Section("Results and cost", "costs", lambda: _plot(rows, manifest)),
         Section("Curves", "curves", lambda: curve_section(configurations, manifest.clock)),
+        *seen_sections(configurations, manifest.clock),
         Section("Learning rate", "rates", lambda: learning_rate_chart(configurations, _RATES)),
         Section("Contenders", "contenders", lambda: _contenders(rows)),
     ]
@@ -58,7 +61,7 @@ def _contenders(rows: Sequence[Standing]) -> str:
     return details("What they are, and what they change of the recipe", shown, opened=True)
 
 
-def _configurations(out: Path, rows: Sequence[Standing], clock: str) -> list[Configuration]:
+def configurations_of(out: Path, rows: Sequence[Standing], clock: str) -> list[Configuration]:
     """The finished runs of each row, with shares of FLOPs that are of the same whole for all."""
     read = {row.name: tuple(read_run(out / run) for run in row.runs) for row in rows if row.runs}
     whole = next((flops for run in read.get("fixed", ()) if (flops := run.final("flops"))), None)

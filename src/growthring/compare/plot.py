@@ -27,6 +27,7 @@ svg.costs .title{font-weight:600;font-size:14px;fill:var(--ink)}
 svg.costs .axis-title,svg.costs .label{fill:var(--ink)}
 svg.costs .back{fill:var(--card)}.costs .grid{stroke:var(--grid)}.costs .base{stroke:var(--soft)}
 svg.costs .spread{stroke-width:1.5;opacity:.7}.costs .lead{stroke:var(--soft);stroke-width:.7}
+svg.costs .curve{fill:none;stroke-width:2;stroke-linejoin:round}svg.costs .band{opacity:.13}
 svg.costs .fixed-line{fill:none;stroke:var(--c6);stroke-width:1.5;stroke-dasharray:5 4;opacity:.8}
 """
 
@@ -54,12 +55,7 @@ def plot(rows: Sequence[Standing], clock: str = "wall") -> str:
     metric = rows[0].metric if rows else ACCURACY
     shown = [row for row in rows if row.runs]  # as on the page, so that colours agree
     styles = line_styles([row.fixed for row in shown])
-    parts = [
-        tag(
-            "style", _STYLE.replace("LIGHT", variables(dark=False)).replace("DARK", variables(True))
-        ),
-        tag("rect", width=2 * _WIDTH + _GAP, height=_HEIGHT, class_="back"),
-    ]
+    parts = []
     seconds = clock_words("seconds", clock)
     for index, what in enumerate(("FLOPs", seconds)):
         points = []
@@ -71,15 +67,30 @@ def plot(rows: Sequence[Standing], clock: str = "wall") -> str:
                 points.append(Point(row.name, cost, quality, colour, row.fixed, length))
         panel = _panel(points, what, metric)
         parts.append(tag("g", *panel, transform=f"translate({index * (_WIDTH + _GAP)} 0)"))
+    label = (
+        f"{_capital(metric.title)} over FLOPs and over {seconds}, in percent of fixed-size training"
+    )
+    return standalone(parts, (2 * _WIDTH + _GAP, _HEIGHT), label)
+
+
+def standalone(parts: Sequence[str], size: tuple[int, int], label: str) -> str:
+    """An SVG with its own style and background, light and dark, which is a file of its own.
+
+    >>> standalone([], (10, 20), "nothing").count("viewBox")
+    1
+    """
+    width, height = size
+    style = _STYLE.replace("LIGHT", variables(dark=False)).replace("DARK", variables(dark=True))
     return tag(
         "svg",
+        tag("style", style),
+        tag("rect", width=width, height=height, class_="back"),
         *parts,
         xmlns="http://www.w3.org/2000/svg",
         class_="costs",
-        viewBox=f"0 0 {2 * _WIDTH + _GAP} {_HEIGHT}",
+        viewBox=f"0 0 {width} {height}",
         role="img",
-        aria_label=f"{_capital(metric.title)} over FLOPs and over {seconds}, in percent of "
-        "fixed-size training",
+        aria_label=label,
     )
 
 

@@ -12,7 +12,7 @@ from growthring.compare.manifest import Entry, Manifest
 from growthring.compare.stored import flat
 from growthring.planning.lengths import Length
 from growthring.runs.folder import RunFolder
-from growthring.runs.metrics import ACCURACY, LOSS, Metric, headline_of, read_metrics
+from growthring.runs.metrics import ACCURACY, FORGETTING, LOSS, Metric, headline_of, read_metrics
 from growthring.runs.results import CLOCKS, damage_of, read_object, read_result
 from growthring.runs.spread import Spread, spread, without_rounding
 from growthring.runs.values import items, number, numbers
@@ -40,6 +40,7 @@ class Standing:
         seconds: of training, by that clock.
         memory: peak memory in bytes, and as `memory_share` over that of `fixed`.
         search_share: FLOPs that the growing method spent on its own optimisation, over all of the run.
+        pass_share: FLOPs of extra passes over old data, likewise; None where there was none.
         state: empty if all is finished; else what is missing or failed.
         values: what the means are of, as lists over `seeds`.
         machines: where the runs ran.
@@ -67,6 +68,12 @@ class Standing:
     metric: Metric = ACCURACY
     scores: Mapping[str, Spread | None] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    pass_share: Spread | None = None
+
+    @property
+    def forgetting(self) -> Spread | None:
+        """What a run on growing data knew of its old classes, and knows no more."""
+        return self.scores.get(FORGETTING.key)
 
     @property
     def quality(self) -> Spread | None:
@@ -133,10 +140,10 @@ def _standing(
         whole = base.get(key)
         return spread(v / whole for v in values(key) if v is not None) if whole else None
 
-    search = [
-        s / f if s and f else None
-        for s, f in zip(values("search_flops"), values("flops"), strict=True)
-    ]
+    def part(key: str) -> Spread | None:
+        pairs = zip(values(key), values("flops"), strict=True)
+        return without_rounding(spread(p / f for p, f in pairs if p and p > 0 and f))
+
     scores = list(dict.fromkeys(k for r in results.values() for k in numbers(r.get("scores"))))
     configs = [read_object(RunFolder(out / folders[seed]).config_file) for seed in results]
     return Standing(
@@ -155,13 +162,15 @@ def _standing(
         seconds=spread(values(clock)),
         memory=spread(values("peak_memory")),
         memory_share=share("peak_memory"),
-        search_share=without_rounding(spread(search)),
+        search_share=part("search_flops"),
+        pass_share=part("pass_flops"),
         state=_state(out, manifest, name, entry, results),
         values={
             key: values(key)
             for key in (
                 *("test_accuracy", "test_loss", "flops", "seconds", "cpu_seconds"),
                 *("peak_memory", "search_flops"),
+                *(["pass_flops"] if any(values("pass_flops")) else []),  # of dynamic OSGD only
                 *scores,
             )
         },

@@ -11,7 +11,8 @@ from growthring.compare.verdict import verdicts
 from growthring.files.foreign import shown
 from growthring.runs import Spread
 from growthring.runs.clocks import clock_words
-from growthring.runs.metrics import ACCURACY, Metric
+from growthring.runs.forgetting import DEFINITION
+from growthring.runs.metrics import ACCURACY, FORGETTING, Metric
 from growthring.runs.texttable import aligned, printable
 
 NOTHING = "–"
@@ -37,6 +38,7 @@ def cells(rows: Sequence[Standing], clock: str = "wall") -> list[list[str]]:
                 NOTHING if row.quality is None else metric.text(row.quality).removesuffix(" %")
             ),
         ),
+        (FORGETTING.name, lambda row: _percent(row.forgetting, FORGETTING.digits)),
         ("n", lambda row: str(len(row.seeds))),
         ("FLOPs %", lambda row: _percent(row.flops_share, 1)),
         (
@@ -49,9 +51,10 @@ def cells(rows: Sequence[Standing], clock: str = "wall") -> list[list[str]]:
             lambda row: NOTHING if row.memory_share is None else f"{row.memory_share.mean:.2f}×",
         ),
         ("search %", lambda row: _percent(row.search_share, 1)),
+        ("extra pass %", lambda row: _percent(row.pass_share, 1)),
         ("state", lambda row: _state(row.state)),
     ]
-    optional = {"memory MB", "of fixed", "search %", "state"}
+    optional = {FORGETTING.name, "memory MB", "of fixed", "search %", "extra pass %", "state"}
     lines = [[title, *map(cell, rows)] for title, cell in columns]
     kept = [c for c in lines if c[0] not in optional or any(v not in (NOTHING, "") for v in c[1:])]
     return [list(line) for line in zip(*kept, strict=True)]
@@ -109,6 +112,13 @@ def notes(rows: Sequence[Standing], manifest: Manifest) -> list[str]:
                 f"({100 * decision.share:.1f} % in the first seed), rounded up, which favours full size."
             )
     sentences += [verdict.sentence(manifest.clock) for verdict in verdicts(rows, manifest)]
+    if any(row.forgetting for row in rows):
+        sentences.append(DEFINITION)
+    if any(row.pass_share for row in rows):
+        sentences.append(
+            "The extra pass is the part of a run's FLOPs that went into passes over old data, for the gradients "
+            "that dynamic OSGD keeps to; it is counted in FLOPs and seconds."
+        )
     sentences += dict.fromkeys(note for row in rows for note in row.notes)
     if any(row.memory for row in rows):
         sentences.append("Memory is the peak above what the process used before the run.")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from growthring.core.wording import counted
 from growthring.report.markup import chart_box, tag, text
@@ -14,7 +14,12 @@ Points = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True)
 class Line:
-    """A curve: its name, its points in the units of the axes, its look, and points to mark."""
+    """A curve: its name, its points in the units of the axes, its look, and points to mark.
+
+    Attributes:
+        band: places on the x axis, and from where to where the values around the curve there reach.
+        told: what is said of each point on hover, instead of its values; all of such points are drawn.
+    """
 
     label: str
     points: Points
@@ -22,11 +27,16 @@ class Line:
     dash: str | None = None
     marks: Points = ()
     faint: bool = False
+    band: Sequence[tuple[float, float, float]] = ()
+    told: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
 class ChartAxis:
-    """What an axis shows; `cut` leaves that share of the smallest values below the chart."""
+    """What an axis shows; `cut` leaves that share of the smallest values below the chart.
+
+    An axis with `labels` has these at their places, instead of round numbers.
+    """
 
     title: str
     unit: str = ""
@@ -34,6 +44,7 @@ class ChartAxis:
     log: bool = False
     whole: bool = False
     cut: float = 0.0
+    labels: Mapping[float, str] = field(default_factory=dict)
 
 
 def line_chart(
@@ -56,10 +67,25 @@ def line_chart(
     >>> figure.count('class="curve"')
     1
     """
+    svg = chart_svg(name, lines, x, y, boundaries, size)
+    return tag("figure", tag("figcaption", text(name)), chart_box(svg, "plain"))
+
+
+def chart_svg(
+    name: str,
+    lines: Sequence[Line],
+    x: ChartAxis,
+    y: ChartAxis,
+    boundaries: Sequence[tuple[float, str]] = (),
+    size: tuple[int, int] = (520, 300),
+    corner: tuple[int, int] | None = None,
+) -> str:
+    """The chart of `line_chart` alone; within another svg, `corner` is where its own is."""
     lines = [line for line in lines if line.points]
     width, height = size
     top, bottom = (38 if boundaries else 24), height - 42
-    values = sorted(v for line in lines for _, v in line.points)
+    values = [v for line in lines for _, v in line.points]
+    values = sorted([*values, *(v for line in lines for _, *ends in line.band for v in ends)])
     y_scale = fit(values[int(len(values) * y.cut) :], bottom, top, zero=y.zero, log=y.log)
     y_ticks = y_scale.ticks(6 if height > 240 else 5)
     labels = tick_labels(y_ticks, log=y_scale.log)
@@ -68,13 +94,13 @@ def line_chart(
     x_scale = fit((v for line in lines for v, _ in line.points), left, right, zero=x.zero)
     parts = [
         *_y_axis(y_scale, y_ticks, labels, y, left, right),
-        *x_axis_parts(x_scale, with_unit(x), bottom, x.whole),
+        *x_axis_parts(x_scale, with_unit(x), bottom, x.whole, x.labels),
         *_boundaries(x_scale, boundaries, top, bottom),
         _curves(lines, x_scale, y_scale),
     ]
     summary = f"{name}. {counted(len(lines), 'curve')} of {y.title} over {x.title}."
     frame = [left, right, bottom, top, x_scale.low, x_scale.high, y_scale.low, y_scale.high]
-    svg = tag(
+    return tag(
         "svg",
         *parts,
         class_="chart",
@@ -84,8 +110,11 @@ def line_chart(
         data_frame=" ".join(f"{value:.9g}" for value in [*frame, int(y_scale.log)]),
         data_x=f"{x.title}|{x.unit}",
         data_y=f"{y.title}|{y.unit}",
+        x=corner[0] if corner else None,
+        y=corner[1] if corner else None,
+        width=width if corner else None,
+        height=height if corner else None,
     )
-    return tag("figure", tag("figcaption", text(name)), chart_box(svg, "plain"))
 
 
 def with_unit(axis: ChartAxis) -> str:
@@ -115,15 +144,19 @@ def _y_axis(
     return parts
 
 
-def x_axis_parts(scale: Scale, title: str, bottom: int, whole: bool) -> list[str]:
-    """The elements of a horizontal axis at the height `bottom`; `whole`: only whole numbers."""
-    width = scale.end - scale.start
-    num_ticks = max(2, int(width / 70))
-    ticks = scale.ticks(num_ticks, whole)
-    labels = tick_labels(ticks)
-    if max(map(len, labels), default=0) * 7 * len(labels) > width:
-        ticks = scale.ticks(max(2, num_ticks // 2), whole)
-        labels = tick_labels(ticks)
+def x_axis_parts(
+    scale: Scale, title: str, bottom: int, whole: bool, named: Mapping[float, str] | None = None
+) -> list[str]:
+    """The elements of a horizontal axis at the height `bottom`.
+
+    Args:
+        scale: of the axis.
+        title: below it.
+        bottom: its height.
+        whole: only whole numbers are ticks.
+        named: ticks with labels of their own, instead.
+    """
+    ticks, labels = _spaced(scale, named) if named else _round(scale, whole)
     parts = [tag("line", x1=scale.start, x2=scale.end, y1=bottom, y2=bottom, class_="base")]
     for tick, label in zip(ticks, labels, strict=True):
         place = f"{scale(tick):.1f}"
@@ -142,6 +175,30 @@ def x_axis_parts(scale: Scale, title: str, bottom: int, whole: bool) -> list[str
         )
     )
     return parts
+
+
+def _round(scale: Scale, whole: bool) -> tuple[Sequence[float], Sequence[str]]:
+    """Round ticks and their labels, as many as there is room for."""
+    width = scale.end - scale.start
+    num_ticks = max(2, int(width / 70))
+    ticks = scale.ticks(num_ticks, whole)
+    labels = tick_labels(ticks)
+    if max(map(len, labels), default=0) * 7 * len(labels) > width:
+        ticks = scale.ticks(max(2, num_ticks // 2), whole)
+        labels = tick_labels(ticks)
+    return ticks, labels
+
+
+def _spaced(scale: Scale, named: Mapping[float, str]) -> tuple[Sequence[float], Sequence[str]]:
+    """Those of the ticks whose labels have room beside the one before."""
+    kept: list[float] = []
+    last = float("-inf")
+    for tick in sorted(named):
+        half = 3.5 * len(named[tick])
+        if scale(tick) - half > last:
+            kept.append(tick)
+            last = scale(tick) + half + 5
+    return kept, [named[tick] for tick in kept]
 
 
 def _boundaries(
@@ -168,8 +225,10 @@ def _curves(lines: Sequence[Line], x: Scale, y: Scale) -> str:
     """Draws into an inner svg with the same coordinates, which cuts off what is outside."""
     parts = []
     small = len(lines) > 8
+    parts += [_band(line, x, y) for line in lines if len(line.band) > 1]  # below all curves
     for line in lines:
-        path = "L".join(f"{x(a):.2f},{y(b):.2f}" for a, b in thin(line.points))
+        shown = line.points if line.told else thin(line.points)
+        path = "L".join(f"{x(a):.2f},{y(b):.2f}" for a, b in shown)
         parts.append(
             tag(
                 "path",
@@ -178,6 +237,7 @@ def _curves(lines: Sequence[Line], x: Scale, y: Scale) -> str:
                 style=f"stroke:{line.colour}",
                 stroke_dasharray=line.dash,
                 data_label=line.label,
+                data_told="|".join(line.told) or None,
             )
         )
         marks = line.points if len(line.points) == 1 else line.marks
@@ -196,4 +256,12 @@ def _curves(lines: Sequence[Line], x: Scale, y: Scale) -> str:
         width=width,
         height=height,
         viewBox=f"{left} {top} {width} {height}",
+    )
+
+
+def _band(line: Line, x: Scale, y: Scale) -> str:
+    upper = [f"{x(a):.2f},{y(high):.2f}" for a, _, high in line.band]
+    lower = [f"{x(a):.2f},{y(low):.2f}" for a, low, _ in reversed(line.band)]
+    return tag(
+        "path", d=f"M{'L'.join([*upper, *lower])}Z", class_="band", style=f"fill:{line.colour}"
     )

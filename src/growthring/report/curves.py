@@ -16,12 +16,23 @@ Reading = Callable[[Run, EpochRecord], float | None]
 _UNITS = ((3 * 86400.0, 86400.0, "days"), (3 * 3600.0, 3600.0, "h"), (300.0, 60.0, "min"))
 
 
-def legend(configurations: Sequence[Configuration]) -> str:
-    """The list of configurations that have lines, with their looks."""
+def _has_epochs(run: Run) -> bool:
+    return bool(run.epochs)
+
+
+def legend(
+    configurations: Sequence[Configuration], is_shown: Callable[[Run], bool] = _has_epochs
+) -> str:
+    """The list of configurations that have lines, with their looks.
+
+    Args:
+        configurations: all of the page, so that colours agree.
+        is_shown: whether a run has a line.
+    """
     entries = []
     styles = line_styles([c.fixed for c in configurations])
     for c, (colour, dash) in zip(configurations, styles, strict=True):
-        if not any(run.epochs for run in c.runs):
+        if not any(map(is_shown, c.runs)):
             continue
         sample = tag(
             "svg",

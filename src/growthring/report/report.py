@@ -13,6 +13,7 @@ from growthring.report.curves import curve_section
 from growthring.report.page import Section, page
 from growthring.report.rates import rate_section
 from growthring.report.samples import has_samples, sample_section
+from growthring.report.seen import seen_sections
 from growthring.report.stages import stage_section
 from growthring.report.tables import growth_section, headline, note_section, settings_section
 from growthring.runs.clocks import by_clock
@@ -38,6 +39,7 @@ def sections_of(configurations: Sequence[Configuration], clock: str = "wall") ->
         result,
         *([samples] if has_samples(configurations) else []),
         Section("Curves", "curves", lambda: curve_section(configurations, clock)),
+        *seen_sections(configurations, clock),
         Section("Stages", "stage-diagrams", lambda: stage_section(configurations)),
         Section("Learning rates", "rates", lambda: rate_section(configurations)),
         Section("Growths", "growths", lambda: growth_section(configurations, clock)),

@@ -40,13 +40,15 @@ tbody th{font-weight:500;min-width:5em;max-width:25em;overflow-wrap:anywhere}
 .texts td{overflow-wrap:anywhere;max-width:36em}
 th .name{display:-webkit-box;-webkit-box-orient:vertical;-webkit-line-clamp:2;overflow:hidden}
 th small{display:block;font-weight:400;font-size:12px;overflow:hidden;text-overflow:ellipsis;
-white-space:nowrap;max-width:30em}
+white-space:nowrap;max-width:26em}
 summary+.scroll:last-child caption{position:absolute;width:1px;height:1px;overflow:hidden;
 clip-path:inset(50%)}
 .headline table{width:100%}
 .bar{display:block;height:5px;min-width:90px;border-radius:3px;background:var(--whole);margin-top:4px}
 .bar i{display:block;height:5px;border-radius:3px;background:var(--c0)}
 .bar.neutral i{background:var(--c6)}
+.heat{display:block;margin:-3px -6px;padding:3px 6px;border-radius:3px;
+background:color-mix(in srgb,var(--c0) var(--heat),transparent)}
 .legend{display:flex;flex-wrap:wrap;gap:4px 20px;list-style:none;margin:8px 0;padding:0;font-size:14px}
 .legend li{display:flex;align-items:center;gap:7px;max-width:100%}
 .legend .name{overflow:hidden;text-overflow:ellipsis;white-space:nowrap;max-width:34em}
@@ -71,6 +73,7 @@ svg .stage{font-size:11px}
 .boundary{stroke:var(--soft);stroke-dasharray:2 4;opacity:.55}
 .curve{fill:none;stroke-width:2;stroke-linejoin:round;stroke-linecap:round}
 .curve.faint{stroke-width:1.4;opacity:.75}
+.band{opacity:.13}.chart.pointed .band{opacity:.05}
 .chart.pointed .curve{opacity:.22}.chart .curve.near{opacity:1;stroke-width:2.8}
 .whole{fill:var(--whole);stroke:var(--soft);stroke-dasharray:4 4}
 .ring{stroke:var(--card);stroke-width:1}
@@ -108,16 +111,17 @@ for (const svg of document.querySelectorAll("svg.chart")) {
   svg.addEventListener("pointermove", e => {
     const m = new DOMPoint(e.clientX, e.clientY).matrixTransform(svg.getScreenCTM().inverse());
     let best = [40 * 40];
-    for (const [c, points] of curves) for (const [x, y] of points) {
+    for (const [c, points] of curves) for (const [i, [x, y]] of points.entries()) {
       const d = (x - m.x) ** 2 + (y - m.y) ** 2;
-      if (d < best[0]) best = [d, c, x, y];
+      if (d < best[0]) best = [d, c, x, y, i];
     }
     leave();
     if (!best[1]) return;
-    const [, c, x, y] = best, f = (y - b) / (t - b);
+    const [, c, x, y, i] = best, f = (y - b) / (t - b);
     const value = log ? y0 * (y1 / y0) ** f : y0 + (y1 - y0) * f;
     const at = x0 + (x1 - x0) * (x - l) / (r - l);
-    tip.textContent = `${c.dataset.label}\\n${yn}: ${show(value)} ${yu}\\n${xn}: ${show(at)} ${xu}`;
+    tip.textContent = c.dataset.label + "\\n" + (c.dataset.told?.split("|")[i] ??
+      `${yn}: ${show(value)} ${yu}\\n${xn}: ${show(at)} ${xu}`);
     tip.hidden = false;
     tip.style.left = Math.min(e.clientX + 14, innerWidth - tip.offsetWidth - 8) + "px";
     tip.style.top = Math.min(e.clientY + 14, innerHeight - tip.offsetHeight - 8) + "px";

@@ -8,6 +8,7 @@ from growthring.core.wording import counted
 from growthring.report.markup import details, sentence, table, tag, text
 from growthring.runs.clocks import clock_words
 from growthring.runs.configurations import Configuration, differing_settings
+from growthring.runs.metrics import FORGETTING
 from growthring.runs.run import Run
 from growthring.runs.spread import Spread
 from growthring.runs.summary import Row
@@ -22,17 +23,20 @@ def headline(rows: Sequence[Row], clock: str = "wall") -> str:
     if not rows:
         return sentence("No runs were given.")
     metric = rows[0].metric
-    head = ["configuration", metric.title]
+    forget = metric != FORGETTING and any(row.forgetting for row in rows)
+    head = ["configuration", metric.title, *([FORGETTING.name] if forget else [])]
     head += ["FLOPs", seconds, clock_words("time", clock), "parameters", "state"]
     body = []
     for row in rows:
         shown = "–" if row.quality is None else metric.text(row.quality)
         folders = ", ".join(row.directories[:3]) + (" …" if len(row.directories) > 3 else "")
         name = tag("span", text(row.run), class_="name", title=row.run)
+        lost = "–" if row.forgetting is None else FORGETTING.text(row.forgetting)
         body.append(
             [
                 name + tag("small", text(folders), title=", ".join(row.directories)),
                 tag("strong", text(shown)),
+                *([text(lost)] if forget else []),
                 _bar(row.flops_share, row.flops_basis, row.fixed),
                 _bar(row.seconds_share, row.seconds_basis, row.fixed),
                 text("–" if row.seconds is None else _seconds(row.seconds)),

@@ -34,5 +34,6 @@ def by_clock(run: Run, clock: str) -> Run:
         plan=replace(run.plan, seconds_share=None),  # planned by the wall
         epochs=[replace(epoch, seconds=epoch.cpu_seconds) for epoch in run.epochs],
         growths=[replace(growth, seconds=growth.cpu_seconds) for growth in run.growths],
+        stages=tuple(replace(stage, seconds=stage.cpu_seconds) for stage in run.stages),
         result=None if run.result is None else {**run.result, "seconds": run.result.get(key)},
     )

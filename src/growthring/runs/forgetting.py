@@ -6,6 +6,12 @@ from collections.abc import Sequence
 
 from growthring.runs.records import StageRecord
 
+DEFINITION = (
+    "Forgetting, in points of accuracy: of the classes that each earlier stage brought, the best accuracy on them "
+    "before the last stage, less that at its end; the mean over those stages. Below 0, old classes are known "
+    "better at the end."
+)
+
 
 def forgetting(stages: Sequence[StageRecord]) -> float | None:
     """Mean over the classes that earlier stages brought: the best accuracy before the last stage, less the last.

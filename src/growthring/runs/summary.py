@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from growthring.runs.clocks import by_clock, clock_words
 from growthring.runs.configurations import Configuration, group_runs, reference_of
-from growthring.runs.metrics import Metric
+from growthring.runs.metrics import FORGETTING, Metric
 from growthring.runs.run import Run, headline, read_runs
 from growthring.runs.spread import Spread, spread, without_rounding
 from growthring.runs.texttable import aligned, printable
@@ -20,7 +20,8 @@ class Row:
 
     A share has a basis: "fixed" (of the fixed-size run given beside it), "counted" (of the run's own
     count of what fixed-size training costs), "planned" (nothing was measured) or "" (there is none).
-    `state` is empty for finished runs; `quality` is by the `metric` that all rows share.
+    `state` is empty for finished runs; `quality` is by the `metric` that all rows share. `forgetting` is of runs on
+    data that grows.
     """
 
     run: str
@@ -35,6 +36,7 @@ class Row:
     seconds_basis: str
     parameters: int | None
     state: str
+    forgetting: Spread | None = None
 
 
 def summary_table(runs: Iterable[str | os.PathLike[str]], clock: str = "wall") -> list[Row]:
@@ -79,7 +81,8 @@ def _row(configuration: Configuration, reference: Configuration | None, metric: 
         seconds_share=seconds,
         seconds_basis=seconds_basis if seconds else "",
         parameters=next((p for run in counted if (p := run.parameters()) is not None), None),
-        state=_state(configuration),
+        state=state_of(configuration),
+        forgetting=spread(run.final(FORGETTING.key) for run in counted),
     )
 
 
@@ -91,7 +94,8 @@ def _share(runs: Sequence[Run], reference: Configuration | None, key: str) -> Sp
     return spread(value / whole.mean for value in values if value is not None)
 
 
-def _state(configuration: Configuration) -> str:
+def state_of(configuration: Configuration) -> str:
+    """How far the runs are; empty if all are finished."""
     runs = configuration.runs
     num_finished = sum(run.finished for run in runs)
     if num_finished == len(runs):
@@ -131,12 +135,15 @@ def format_table(rows: Sequence[Row], clock: str = "wall") -> str:
     if not rows:
         return "no runs"
     metric = rows[0].metric
-    head = ["run", metric.title, "FLOPs"]
+    forget = metric != FORGETTING and any(row.forgetting for row in rows)
+    head = ["run", metric.title, *([FORGETTING.name] if forget else []), "FLOPs"]
     head += [clock_words("seconds", clock), "parameters"]
     states = any(row.state for row in rows)
     lines = [[*head, "state"] if states else head]
     for row in rows:
         cells = [printable(row.run), "-" if row.quality is None else metric.text(row.quality)]
+        if forget:
+            cells.append("-" if row.forgetting is None else FORGETTING.text(row.forgetting))
         cells.append(_percent(row.flops_share, row.flops_basis))
         cells.append(_percent(row.seconds_share, row.seconds_basis))
         cells.append("-" if row.parameters is None else f"{row.parameters:,}")
