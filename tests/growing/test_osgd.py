@@ -81,7 +81,10 @@ def whole_gradient(model, data):
 def test_a_case_by_hand():
     net = nn.Linear(2, 2, dtype=torch.float64)
     osgd = gr.DynamicOSGD(net, anneal=lambda progress: 1 - progress)
-    old = {"weight": torch.tensor([[1.0, 2.0], [0.0, 0.0]]).double(), "bias": torch.tensor([2.0, 0.0])}
+    old = {
+        "weight": torch.tensor([[1.0, 2.0], [0.0, 0.0]]).double(),
+        "bias": torch.tensor([2.0, 0.0]),
+    }
     with osgd.accumulating() as total:
         total.add(sum((p * old[n].to(p)).sum() for n, p in net.named_parameters()), 1)
     osgd.begin_stage()
@@ -295,7 +298,9 @@ def test_every_optimizer_steps_on_the_projected_gradient(name):
     assert weights == [0, 0, 0, 0, 1.0, 0.75, 0.5, 0.25]
     plain, _, off, weights = run(name, anneal=lambda progress: 0.0)
     assert set(weights) == {0.0}
-    assert off.old_gradient.keys() == osgd.old_gradient.keys() == dict(model.named_parameters()).keys()
+    assert (
+        off.old_gradient.keys() == osgd.old_gradient.keys() == dict(model.named_parameters()).keys()
+    )
     differs = [n for n, p in model.named_parameters() if not torch.equal(p, plain.get_parameter(n))]
     assert differs, "the projection reached no parameter"
     assert all(bool(torch.isfinite(p).all()) for p in model.parameters())
@@ -358,7 +363,8 @@ def test_a_growth_that_fails_leaves_it_as_it_was(monkeypatch):
 
 
 def test_grower_step_sees_to_all_of_it():
-    plan = gr.plan(nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 2)), torch.ones(2, 4), total_steps=10, start=0.25, grown_at=0.6)
+    net = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 2))
+    plan = gr.plan(net, torch.ones(2, 4), total_steps=10, growth_at=(0.2, 0.6))
     assert plan.stage_steps == (2, 4, 4)
     model = plan.build_seed()
     opt = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -432,7 +438,7 @@ def test_with_an_average_and_fading_norms():
 
 
 def test_gradient_scalers_change_nothing_of_the_direction():
-    model, opt, osgd, grower, data = started("mlp")
+    model, _, osgd, grower, data = started("mlp")
     grower.grow()
     backward(model, data)
     for p in model.parameters():
@@ -453,7 +459,9 @@ def test_a_stage_whose_length_nobody_tells():
     grower.grow()
     backward(model, data)
     opt.step()
-    says(opt.step, "does not know how far the stage is", "Grower.step()", "advance", error=InputError)
+    says(
+        opt.step, "does not know how far the stage is", "Grower.step()", "advance", error=InputError
+    )
 
 
 def test_a_growth_without_data():
@@ -475,19 +483,19 @@ def test_odd_arguments():
     says(lambda: gr.DynamicOSGD(model, anneal="square"), "square", "linear, cosine")
     says(lambda: osgd.advance(1.5), "1.5", "from 0 to 1")
     says(lambda: osgd.remember([data[0][0]]), "(inputs, targets)", "Tensor")
-    says(lambda: gr.Grower(plan.build_seed(), plan, osgd=osgd), "another Sequential")
+    says(lambda: gr.Grower(plan.build_seed(), plan, osgd=osgd), "another MLP")
     says(lambda: gr.Grower(model, plan, osgd=3), "int", "DynamicOSGD")
 
 
 def test_an_anneal_that_gives_no_weight():
-    model, opt, osgd, grower, data = started(anneal=lambda progress: 2.0)
+    model, opt, _, grower, data = started(anneal=lambda progress: 2.0)
     grower.grow()
     backward(model, data)
     says(opt.step, "anneal gave 2.0", "from 0 to 1")
 
 
 def test_closures():
-    model, opt, osgd, grower, data = started()
+    model, opt, _, grower, data = started()
     grower.grow()
     says(lambda: opt.step(lambda: backward(model, data)), "closure", "project()")
     lbfgs = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=2)
@@ -500,7 +508,7 @@ def test_closures():
         by_hand.project()
         return loss
 
-    assert math.isfinite(float(lbfgs.step(closure)))
+    assert math.isfinite(float(lbfgs.step(closure).detach()))
 
 
 def test_sparse_gradients():
@@ -524,7 +532,10 @@ def test_a_state_of_another_model():
     wide = {**osgd.state_dict(), "gradients": {"0.weight": torch.ones(1, 1)}}
     says(lambda: osgd.load_state_dict(wide), "'0.weight'", "(1, 1)", "another model")
     before = osgd.old_gradient
-    says(lambda: osgd.load_state_dict({**wide, "gradients": {"x": torch.ones(1)}}), "no such parameter")
+    says(
+        lambda: osgd.load_state_dict({**wide, "gradients": {"x": torch.ones(1)}}),
+        "no such parameter",
+    )
     assert_same(before, osgd.old_gradient)
 
 

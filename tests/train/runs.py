@@ -19,6 +19,10 @@ from tests.train.nets import normed, plain
 TINY = ("epochs=3", "first_epochs=none", "stages=3", "num_train=96", "batch_size=32")
 
 
+# 4, 7 and all 10 classes of the digits.
+CLASSES = ("stream=classes", "stream_options={'first': 4, 'step': 3}")
+
+
 def resnet(*settings: str) -> Recipe:
     """The demo's ResNet-8 at width 8."""
     return change(demo(), parse_settings([*TINY, "model_options.width=8", *settings]))
@@ -84,6 +88,11 @@ KINDS: dict[str, Callable[[], Recipe]] = {
     "steps of growing batches": lambda: stepped(11, "batch_growth=0.4", "batch_size=16"),
     "steps of adam": lambda: stepped(13, "optimizer=adam", "lr=0.01", "optimizer_options={}"),
     "steps, fixed": lambda: stepped(11, "fixed=true"),
+    "classes": lambda: small(*CLASSES, "osgd=linear", "model_options.dropout=0.3"),
+    "classes of layer norm": lambda: small(*CLASSES, "osgd=cosine", model=normed),
+    "classes, fixed": lambda: small(*CLASSES, "osgd=linear", "fixed=true"),
+    "classes, steps": lambda: stepped(11, *CLASSES, "osgd=linear"),
+    "growing data": lambda: small("stream=data", "stream_options.fractions=(0.3,0.6,1.0)"),
     "translation": lambda: translation(),
     "translation, steps": lambda: translation("total_steps=11"),
     "translation, growing batches": lambda: translation("batch_growth=0.4"),

@@ -42,6 +42,8 @@ QUICK = {
     ("translation", 1),
     ("translation, steps", 3),
     ("language, steps", 1),
+    ("classes", 3),
+    ("classes, steps", 1),
 }
 CASES = [
     pytest.param(kind, steps, marks=() if (kind, steps) in QUICK else pytest.mark.slow)

@@ -31,6 +31,7 @@ from growthring.growing.oldgradient import (
 )
 from growthring.growing.searching import SearchBatches
 from growthring.methods.base import Loss
+from growthring.optim.initial import is_initialising
 from growthring.optim.prepared import plain_optimizer
 from growthring.optim.state import Grown
 
@@ -319,11 +320,13 @@ class DynamicOSGD:
         if closure is not None:
             raise InputError(
                 f"{type(optimizer).__name__}.step(closure) computes gradients inside of the step, where "
-                "DynamicOSGD does not see them. Make it without the optimizer, and call project() at the end of the "
-                "closure."
+                "DynamicOSGD does not see them. Make it without the optimizer, and call project() at the end of "
+                "the closure."
             )
         memory = self._memory
-        if memory.is_old and not memory.is_told:
+        if not memory.is_old or is_initialising(optimizer):
+            return
+        if not memory.is_told:
             raise InputError(
                 "DynamicOSGD does not know how far the stage is: call Grower.step() (of a plan that knows its "
                 "steps) or advance(progress) after each optimizer step."

@@ -123,12 +123,14 @@ class Loop:
         if self._is_due:
             yield None  # the run was saved between the step and its evaluation
         while True:
-            before = totals.step
+            before, stage = totals.step, totals.stage
             is_new = self.train.part == 0 if self._unit == "steps" else not self.sums[2]
             for batch in OnDevice(self.processes.in_step(self.train), self.device):
                 yield batch
                 if self._is_due:
                     yield None
+            if self.parts.growing is not None and totals.stage != stage:
+                continue  # other data has come in mid-epoch
             if is_new and totals.step == before:
                 raise TrainingError(
                     f"epoch {totals.epoch} had no examples: the stream of batches gave none; {self._kept()}."
@@ -151,25 +153,26 @@ class Loop:
         self._forward = self.compilation.forward(stage)
         while totals.done(self._unit)[1] < self.plan.lengths.counts[stage] or self._is_due:
             self._stretch(batches)
-        if self.parts.growing is not None:
-            self.note(self.account.stage(self.parts.growing, self._seen(self.parts.growing)))
-        self._grow(is_last=stage == self.plan.num_stages - 1)
+        self._end_stage(is_last=stage == self.plan.num_stages - 1)
         self.after_stage()
 
-    def _grow(self, is_last: bool) -> None:
+    def _end_stage(self, is_last: bool) -> None:
+        """The pass over its data, what is known by now, and the growth to the next stage."""
         totals, grower, osgd = self.totals, self.grower, self.parts.osgd
+        report, before = None, totals.cpu_seconds
         if grower is not None:
             grower.finish()
         if osgd is not None and not is_last:
-            self.before_pass()
-        clock, report, before = Clock(), None, totals.cpu_seconds
-        if osgd is not None and not is_last:
             self._remember(osgd)
+        if self.parts.growing is not None:
+            self.note(self.account.stage(self.parts.growing, self._seen(self.parts.growing)))
+        clock = Clock()
         if grower is not None and not is_last:
             if grower.method.searches:
                 self.progress.say(
                     f"{self.recipe.method} searches for the units of stage {totals.stage + 1} ..."
                 )
+            before = totals.cpu_seconds
             report = grower.grow()
         elif osgd is not None and not is_last:
             osgd.begin_stage()
@@ -179,12 +182,16 @@ class Loop:
         if report is not None:
             totals.search_flops += report.search_flops
             self.note(self.account.growth(report, totals.cpu_seconds - before))
-        self.parts.enter_data(totals.stage)
+        if self.parts.growing is not None and not is_last:
+            totals.epoch += self.train.part > 0  # what is left of it is passed over
+            self.parts.enter_data(totals.stage)
 
     def _remember(self, osgd: DynamicOSGD) -> None:
         """One more pass over the stage's data, for its gradient; training's batches stay where they are."""
         stage, processes = self.totals.stage, self.processes
         examples = self.train.num_examples
+        self.before_pass()
+        clock = Clock()
         self.progress.say(
             f"one more pass over the {examples:,} examples of stage {stage}, for their gradient ..."
         )
@@ -197,6 +204,7 @@ class Loop:
                     total.add(processes.scaled(loss, sums, whole), count)
                 self.account.spend_on_old(batch, count)
                 self.in_pass()
+        clock.add_to(self.totals)
 
     def _seen(self, growing: GrowingData) -> Tensor | None:
         """Right answers and examples of each class in the test data; None where classes are not known."""

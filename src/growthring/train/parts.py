@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import platform
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +21,9 @@ from growthring.growing.osgd import DynamicOSGD
 from growthring.methods.base import Loss
 from growthring.planning.costs import footprint
 from growthring.planning.plan import Plan
-from growthring.runs.metrics import FORGETTING, Metric
+from growthring.runs.metrics import FORGETTING, Metric, stored
 from growthring.streams import GrowingData
+from growthring.train.card import Card
 from growthring.train.growing_data import enter, growing_data, with_stages
 from growthring.train.lengths import num_examples, stage_lengths
 from growthring.train.measure import OnDevice
@@ -118,6 +120,34 @@ class Parts:
         if self.recipe.small:
             full = footprint(self.full_model, self.plan.inputs_for(self.full_model)).flops
         return {**counted, "full_flops": full}
+
+
+def new_config(
+    parts: Parts, costs: Mapping[str, Any], card: Card, source: Mapping[str, Any], device: str
+) -> dict[str, Any]:
+    """What config.json says of a run that begins.
+
+    Args:
+        parts: of the run.
+        costs: that are counted of its plan.
+        card: of its weights.
+        source: how its recipe is found again.
+        device: where it trains, in words.
+    """
+    recipe, machine = parts.recipe, f"{platform.machine()} {platform.system()}"
+    return {
+        "name": recipe.name,
+        "fixed": recipe.fixed,
+        "seed": recipe.seed,
+        "settings": recipe.as_dict(),
+        "source": source,
+        "plan": costs,
+        "card": card.as_dict(),
+        "task": parts.task.name,
+        "metrics": stored(parts.metrics),
+        "machine": f"{machine}, {torch.get_num_threads()} threads, {device}",
+        "versions": {"torch": torch.__version__, "python": platform.python_version()},
+    }
 
 
 def assemble(

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from growthring.data.batch import Batch
+from growthring.runs import Result
+from growthring.runs.forgetting import forgetting
+from growthring.runs.log import read_log
+from growthring.runs.metrics import FORGETTING, Metric
 from growthring.train.measure import OnDevice, apply, predictions
 
 
@@ -56,6 +62,14 @@ def accuracy_of(counts: Tensor, classes: Sequence[int]) -> float | None:
     """
     right, examples = counts[list(classes)].sum(0).tolist()
     return right / examples if examples else None
+
+
+def with_forgetting(result: Result, metrics: Sequence[Metric], log_file: Path) -> Result:
+    """The result with what was forgotten, if that is a metric of the run: its log knows all stages."""
+    value = forgetting(read_log(log_file, []).stages) if FORGETTING in metrics else None
+    if value is None:
+        return result
+    return replace(result, scores={**result.scores, FORGETTING.key: value})
 
 
 def _are_scores(outputs: Any, targets: Any) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import platform
 import signal
 import time
 from collections.abc import Callable, Mapping
@@ -20,9 +19,7 @@ from growthring.data.randomness import seed_shared_random
 from growthring.errors import InputError
 from growthring.methods.base import Loss
 from growthring.runs import EpochRecord, Result, RunFolder
-from growthring.runs.forgetting import forgetting
-from growthring.runs.log import read_log
-from growthring.runs.metrics import ACCURACY, FORGETTING, LOSS, stored
+from growthring.runs.metrics import ACCURACY, LOSS
 from growthring.runs.records import LogRecord
 from growthring.runs.results import finished_result
 from growthring.runs.shared import SharedFolder
@@ -32,12 +29,13 @@ from growthring.train.config import SOURCE
 from growthring.train.crew import Crew
 from growthring.train.interrupt import Interrupt
 from growthring.train.loop import Loop
-from growthring.train.parts import assemble
+from growthring.train.parts import assemble, new_config
 from growthring.train.processes import Processes, local_device
 from growthring.train.progress import Progress, Silence
 from growthring.train.recipe import Recipe, change, differences
 from growthring.train.resuming import check_finite_weights, set_random, state_of, take_up
 from growthring.train.saved import Saved, how_to_resume, open_run
+from growthring.train.seen import with_forgetting
 from growthring.train.setup import check, find_device
 from growthring.train.sharing import check_shareable
 from growthring.train.state import Interrupted
@@ -241,20 +239,9 @@ class Trainer(Loop):
         seed_shared_random(self.recipe.seed)  # and augmentation from Python's and numpy's, too
         self.processes.draws.begin(self.recipe.seed)
         self._crew.join(0, self.processes.size)
-        config = {
-            "name": self.recipe.name,
-            "fixed": self.recipe.fixed,
-            "seed": self.recipe.seed,
-            "settings": self.recipe.as_dict(),
-            "source": self._source,
-            "plan": self.account.costs,
-            "card": self._card.as_dict(),
-            "task": self.parts.task.name,
-            "metrics": stored(self.parts.metrics),
-            "machine": f"{platform.machine()} {platform.system()}, {torch.get_num_threads()} threads, "
-            f"{self.device.type if self.processes.size > 1 else self.device}{self.processes.words}",
-            "versions": {"torch": torch.__version__, "python": platform.python_version()},
-        }
+        place = self.device.type if self.processes.size > 1 else self.device
+        where = f"{place}{self.processes.words}"
+        config = new_config(self.parts, self.account.costs, self._card, self._source, where)
         self._config = loads(dumps(config))  # as it will be read
         self._save()
         for name, text in self._files.items():
@@ -282,10 +269,6 @@ class Trainer(Loop):
             self._save()
         if is_asked:
             raise Interrupted(f"stopped after step {step}; {self._saved_words()}")
-
-    def after_choices(self) -> None:
-        """A checkpoint: what is compiled decides how the run goes on."""
-        self._save()
 
     def before_pass(self) -> None:
         """A checkpoint, as the pass may be long."""
@@ -324,7 +307,9 @@ class Trainer(Loop):
         outcome = replace(outcome, notes=(*outcome.notes, *self.compilation.notes))
         result = self.processes.from_first(lambda: self.account.result(test, outcome))
         result = replace(result, notes=(*result.notes, *self._crew.notes))
-        result = self.processes.from_first(lambda: self._with_forgetting(result))
+        result = self.processes.from_first(
+            lambda: with_forgetting(result, self.parts.metrics, self.folder.log_file)
+        )
         card = replace(
             self._card,
             processes=self._crew.sizes,
@@ -336,14 +321,6 @@ class Trainer(Loop):
             self.folder.write_samples(outcome.samples)
         self.folder.finish(result, self.model.state_dict(), card.metadata())
         return result
-
-    def _with_forgetting(self, result: Result) -> Result:
-        """The result with what was forgotten, of which the log knows all stages."""
-        if FORGETTING not in self.parts.metrics:
-            return result
-        value = forgetting(read_log(self.folder.log_file, []).stages)
-        scores = {} if value is None else {FORGETTING.key: value}
-        return replace(result, scores={**result.scores, **scores})
 
     def _outcome(self) -> Outcome:
         """What the task measures once, at the end."""
