@@ -19,6 +19,7 @@ NAMES = (
     "growth",
     "methods",
     "optim",
+    "osgd",
     "stages",
     "training",
     "tokens",

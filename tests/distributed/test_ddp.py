@@ -81,6 +81,39 @@ def test_two_processes_are_one(optimizer):
             torch.testing.assert_close(tensor, one[name], rtol=1e-10, atol=1e-10)
 
 
+def orthogonal(rank, size, bucket_views):
+    """A run with dynamic OSGD; its weights, and the last old gradient."""
+    plan = planned()
+    model = plan.build_seed()
+    options = {"gradient_as_bucket_view": bucket_views}
+    trained = DistributedDataParallel(model, **options) if size > 1 else model
+    stepper = OPTIMIZERS["SGD"](model.parameters())
+    batches = [(data(step)[rank::size], None) for step in (50, 51)]
+    osgd = gr.DynamicOSGD(trained, stepper, lambda out, _: out.square().mean(), batches)
+    generator = torch.Generator().manual_seed(5)
+    grower = gr.Grower(trained, plan, stepper, generator=generator, osgd=osgd)
+    for step in range(STEPS):
+        stepper.zero_grad()
+        trained(data(step)[rank::size]).square().mean().backward()
+        stepper.step()
+        grower.step()
+    return weights(model), osgd.old_gradient
+
+
+def orthogonal_on_two(rank, bucket_views):
+    return orthogonal(rank, 2, bucket_views)
+
+
+@pytest.mark.parametrize("bucket_views", [False, True])
+def test_dynamic_osgd_on_two_processes_is_that_of_one(bucket_views):
+    one = orthogonal(0, 1, False)
+    for both in on_ranks(orthogonal_on_two, bucket_views):
+        for found, expected in zip(both, one, strict=True):
+            assert found.keys() == expected.keys()
+            for name, tensor in found.items():
+                torch.testing.assert_close(tensor, expected[name], rtol=1e-10, atol=1e-10)
+
+
 # Whatever happens, the processes stay one, and the wrapped object goes on averaging.
 
 

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 from growthring.checkpoint import load_weights, read_json, read_jsonl
 from growthring.cli import main
 from growthring.errors import GrowthError, InputError
+from growthring.streams import ProgressiveClasses
 from growthring.train import Recipe, Silence, Trainer, change, parse_settings
 from growthring.train.card import card_of
 from growthring.train.state import Interrupted
@@ -129,6 +130,27 @@ def test_two_processes_are_one_through_two_growths(tmp_path, kind):
 def card_in(folder):
     with safe_open(folder / "model.safetensors", "pt") as file:
         return card_of(file.metadata())
+
+
+def growing_data():
+    x = torch.randn(36, 6, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    return ProgressiveClasses(TensorDataset(x, x[:, :3].argmax(1)), first=1, step=1)
+
+
+def streamed(rank, folder):
+    return trained(folder, train=growing_data(), settings=("osgd=linear",))
+
+
+def test_two_processes_are_one_on_growing_data(tmp_path):
+    alone = streamed(0, tmp_path / "one")
+    both = on_ranks(streamed, tmp_path / "two")
+    assert both[0] == both[1] and both[0].pass_flops == alone.pass_flops > 0
+    assert_close(tmp_path / "one", tmp_path / "two")
+    found = [
+        [line for line in lines(tmp_path / name) if line["kind"] == "stage"]
+        for name in ("one", "two")
+    ]
+    assert found[0] == found[1] and [line["classes"] for line in found[0]] == [1, 2, 3]
 
 
 # On fewer or more processes.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from growthring.compare.contenders import FIXED, MATCHED, Contender
 from growthring.compare.manifest import (
@@ -17,11 +18,19 @@ from growthring.compare.manifest import (
     read_manifest,
     write_manifest,
 )
-from growthring.errors import InputError
-from growthring.planning.lengths import Length
-from growthring.runs.results import CLOCKS, read_result
-from growthring.runs.values import number
+from growthring.errors import InputError, PlanError
+from growthring.planning.lengths import Length, fractions_of, lengths_of
+from growthring.planning.options import PlanOptions
+from growthring.runs.folder import RunFolder
+from growthring.runs.results import CLOCKS, read_object, read_result
+from growthring.runs.values import items, mapping, number
 from growthring.train import Recipe
+
+# What decides how the epochs of a plan are shared among its stages.
+_LENGTH_OPTIONS = (
+    *("preset", "start", "growth", "schedule", "epoch_growth", "first_epochs"),
+    *("grown_at", "growth_at"),
+)
 
 
 def matched_length(share: float, whole: Length) -> Length:
@@ -38,6 +47,48 @@ def matched_length(share: float, whole: Length) -> Length:
     return Length(count, whole.unit)
 
 
+def growing_length(
+    share: float, whole: Length, settings: Mapping[str, Any], data_shares: Sequence[float]
+) -> Length:
+    """The same where the data grows with the stages, so that late epochs are longer than early ones.
+
+    Args:
+        share: of the cost of all.
+        whole: epochs of all.
+        settings: of the recipe; those of its plan say how epochs are shared among stages.
+        data_shares: how much of its data each stage has.
+
+    >>> settings = {"preset": "paper", "stages": 3, "epoch_growth": 1.0}
+    >>> print(growing_length(0.5, Length(14, "epochs"), settings, [0.1, 0.2, 1.0]))
+    9 epochs
+    """
+    known = {key: value for key, value in settings.items() if key in _LENGTH_OPTIONS}
+
+    def cost(count: int) -> float | None:
+        options = PlanOptions(**{**known, "epochs": count, "stages": len(data_shares)})
+        try:
+            epochs = lengths_of(options, fractions_of(options)).epochs
+        except PlanError:  # fewer epochs than stages
+            return None
+        return sum(n * part for n, part in zip(epochs, data_shares, strict=True))
+
+    full = cost(whole.count)
+    for count in range(1, whole.count):
+        found = cost(count)
+        if full and found is not None and found >= share * full * (1 - 1e-9):
+            return Length(count, whole.unit)
+    return matched_length(share, whole) if share > 1 else whole
+
+
+def _length_of(share: float, manifest: Manifest, config: Mapping[str, Any]) -> Length:
+    """Of full-size training at a share of the cost."""
+    shares = [number(value) for value in items(mapping(config.get("plan")).get("data_shares"))]
+    known = [value for value in shares if value is not None]
+    if manifest.length.unit == "steps" or len(known) < len(shares) or not known:
+        return matched_length(share, manifest.length)
+    return growing_length(share, manifest.length, manifest.settings, known)
+
+
 def decide(out: Path) -> Manifest:
     """Decides what can be decided by now, once and for all processes, and returns the manifest.
 
@@ -50,6 +101,7 @@ def decide(out: Path) -> Manifest:
             return manifest
         fixed = read_result(out / manifest.folder(FIXED, 0))
         other = read_result(out / manifest.folder(manifest.match, 0))
+        config = read_object(RunFolder(out / manifest.folder(FIXED, 0)).config_file)
         decisions = dict(manifest.decisions)
         keys = {"flops": "flops", "seconds": CLOCKS[manifest.clock]}
         for name in manifest.rivals:
@@ -58,7 +110,7 @@ def decide(out: Path) -> Manifest:
             whole, cost = number(fixed.get(key)), number(other.get(key))
             if name in decisions or not whole or not cost:
                 continue
-            length = matched_length(cost / whole, manifest.length)
+            length = _length_of(cost / whole, manifest, config)
             # The same settings need no second run.
             same = {
                 decision.length: decision.runs

@@ -107,7 +107,8 @@ class Trainer(Loop):
         self._log_rates, self._source, self._tensorboard = log_rates, source or {}, tensorboard
         check(recipe)
         self._check_options(checkpoint_minutes)
-        check_shareable(processes, recipe, train=train, test=test)
+        given = train.whole if isinstance(train, GrowingData) else train
+        check_shareable(processes, recipe, train=given, test=test)
         progress = (progress or Progress()) if processes.is_first else Silence()
         parts = assemble(
             recipe,
