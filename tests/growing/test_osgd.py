@@ -471,7 +471,7 @@ def test_a_growth_without_data():
     grower = grower_of(model, plan, osgd=osgd)
     says(grower.grow, "no gradient of the stage that ends", "remember", error=GrowthStepError)
     assert grower.stage == 0
-    says(osgd.remember, "pass batches", error=InputError)
+    says(osgd.remember, "needs batches", "batches= to DynamicOSGD", error=InputError)
     says(lambda: osgd.remember([1]), "needs a loss", error=InputError)
 
 

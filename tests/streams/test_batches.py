@@ -24,15 +24,10 @@ def started(osgd=False, data=STREAM, **options):
     model = plan.build_seed()
     optimizer = gr.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     generator = torch.Generator().manual_seed(1)
-    grower = kept = None
-    batches: list = []
-    if osgd:
-        kept = gr.DynamicOSGD(
-            model, optimizer, nn.functional.cross_entropy, lambda seed: batches[0].fork(seed)
-        )
+    loss = nn.functional.cross_entropy
+    kept = gr.DynamicOSGD(model, optimizer, loss, data) if osgd else None
     grower = gr.Grower(model, plan, optimizer, generator=generator, osgd=kept)
-    batches.append(StageBatches(data, grower=grower, **options))
-    return model, optimizer, grower, batches[0]
+    return model, optimizer, grower, StageBatches(data, grower=grower, **options)
 
 
 def train(model, optimizer, grower, batches, steps=None):

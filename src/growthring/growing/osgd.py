@@ -34,6 +34,7 @@ from growthring.methods.base import Loss
 from growthring.optim.initial import is_initialising
 from growthring.optim.prepared import plain_optimizer
 from growthring.optim.state import Grown
+from growthring.streams import GrowingData, StageBatches
 
 Anneal = Literal["linear", "cosine"] | Callable[[float], float]
 ANNEALS: dict[str, Callable[[float], float]] = {
@@ -76,10 +77,13 @@ class DynamicOSGD:
         optimizer: before whose steps gradients are changed. None: call `project()` yourself after the backward
             pass, as with several optimizers, or in the closure of one that takes closures.
         loss: from outputs and targets to a scalar, a mean over the batch.
-        batches: (inputs, targets) of the present stage: something to iterate over anew at every growth (a
-            DataLoader, `gr.streams.StageBatches`), or a function from a seed to such a thing. Without it call
+        batches: the data of all stages, as `gr.streams` has it; or (inputs, targets) of the present one: something
+            to iterate over anew at every growth, or a function from a seed to such a thing. Without it call
             `remember(batches)` before each growth.
         anneal: λ over a stage: "linear", "cosine", or a function from the share of the stage that is done.
+
+    Attributes:
+        model: the plain module whose gradients it changes.
 
     Raises:
         UnsupportedModelError: `fully_shard` has cut the model.
@@ -103,14 +107,14 @@ class DynamicOSGD:
         model: nn.Module,
         optimizer: Optimizer | None = None,
         loss: Loss | None = None,
-        batches: SearchBatches | None = None,
+        batches: SearchBatches | GrowingData | None = None,
         *,
         anneal: Anneal = "linear",
     ) -> None:
-        self._through, self._model = model, unwrapped(model)
-        if not isinstance(self._model, nn.Module):
+        self._through, self.model = model, unwrapped(model)
+        if not isinstance(self.model, nn.Module):
             raise InputError(f"model is a {type(model).__name__}, not an nn.Module.")
-        check_whole(self._model)
+        check_whole(self.model)
         self._anneal = _anneal_of(anneal)
         self._loss, self._batches = loss, batches
         self._held = {"memory": _Memory()}
@@ -121,12 +125,6 @@ class DynamicOSGD:
                     "and call project() after the backward pass."
                 )
             plain_optimizer(optimizer).register_step_pre_hook(self._before_step)
-
-    @property
-    def model(self) -> nn.Module:
-        """The plain module whose gradients it changes."""
-        model: nn.Module = self._model
-        return model
 
     @property
     def weight(self) -> float:
@@ -154,10 +152,8 @@ class DynamicOSGD:
 
     def project(self) -> None:
         """Takes the part along the old gradient out of `p.grad`, times λ; nothing waits for the device."""
-        weight = self.weight
-        if weight > 0:
-            parameters: dict[str, Tensor] = dict(self._model.named_parameters())
-            self._memory.gradient.take_out(parameters, weight)
+        if (weight := self.weight) > 0:
+            self._memory.gradient.take_out(dict(self.model.named_parameters()), weight)
 
     def advance(self, progress: float) -> None:
         """Tells how much of the stage is done, 0 to 1; `Grower.step` does."""
@@ -167,7 +163,7 @@ class DynamicOSGD:
 
     # Where one ends.
 
-    def remember(self, batches: Iterable[Any] | None = None, loss: Loss | None = None) -> int:
+    def remember(self, batches: SearchBatches | None = None, loss: Loss | None = None) -> int:
         """One more pass over the data of the stage that ends: accumulates its gradient.
 
         The model runs in train mode; weights, statistics, gradients and random numbers are then as they were.
@@ -199,7 +195,7 @@ class DynamicOSGD:
 
     @contextlib.contextmanager
     def accumulating(self) -> Iterator[Pass]:
-        """For a pass of your own: what is added inside becomes the gradient of the stage that ends.
+        """A pass of your own: what is added inside becomes the gradient of the stage that ends.
 
         >>> net = nn.Linear(1, 1)
         >>> osgd = DynamicOSGD(net)
@@ -209,10 +205,10 @@ class DynamicOSGD:
         >>> osgd.old_gradient["bias"]
         tensor([1.])
         """
-        check_whole(self._model)
+        check_whole(self.model)
         room = dict(self._memory.gradient.tensors)
         self._memory = _Memory()
-        with as_trained(self._model), accumulated(self._model, room) as (total, found):
+        with as_trained(self.model), accumulated(self.model, room) as (total, found):
             yield total
         self._memory = _Memory(OldGradient.of(found))
 
@@ -232,14 +228,21 @@ class DynamicOSGD:
         """Everything that a growth changes."""
         return [self._held]
 
-    def end_stage(self) -> None:
+    def end_stage(self, stage: int, batch_size: int) -> None:
         """Makes the pass over the stage's data, if nobody has.
+
+        Args:
+            stage: that ends.
+            batch_size: of the pass, where batches are made.
 
         Raises:
             GrowthStepError: nobody has, and it does not know the data.
         """
         if not self._is_ready and self._loss is not None and self._batches is not None:
-            self.remember()
+            data = self._batches
+            if isinstance(data, GrowingData):
+                data = StageBatches.at(data, stage, batch_size)
+            self.remember(data)
         self._check_ready()
 
     def grow(self, changed: Mapping[Tensor, Grown]) -> None:
@@ -269,7 +272,7 @@ class DynamicOSGD:
                 f"this is not the state of a DynamicOSGD: it has {sorted(map(str, state))}, needed are "
                 f"{sorted(needed)}."
             )
-        parameters, found = dict(self._model.named_parameters()), dict[str, Tensor]()
+        parameters, found = dict(self.model.named_parameters()), dict[str, Tensor]()
         for name, old in state["gradients"].items():
             like = parameters.get(name)
             shape = tuple(old.shape) if isinstance(old, Tensor) else None
@@ -305,9 +308,10 @@ class DynamicOSGD:
 
     def _source(self, batches: Any) -> Iterable[Any]:
         source: Any = self._batches if batches is None else batches
-        if source is None:
+        if source is None or isinstance(source, GrowingData):
             raise InputError(
-                "remember needs the data of the stage that ends: pass batches to it, or batches= to DynamicOSGD."
+                "remember needs batches of the stage that ends: pass them to it, or batches= to DynamicOSGD (of "
+                "growing data a Grower says the stage)."
             )
         fork = getattr(source, "fork", None)  # one pass of its own; training's stays where it is
         found: Iterable[Any] = (
@@ -319,9 +323,8 @@ class DynamicOSGD:
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if closure is not None:
             raise InputError(
-                f"{type(optimizer).__name__}.step(closure) computes gradients inside of the step, where "
-                "DynamicOSGD does not see them. Make it without the optimizer, and call project() at the end of "
-                "the closure."
+                f"{type(optimizer).__name__}.step(closure) computes gradients where DynamicOSGD does not see them. "
+                "Make it without the optimizer, and call project() at the end of the closure."
             )
         memory = self._memory
         if not memory.is_old or is_initialising(optimizer):

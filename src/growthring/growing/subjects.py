@@ -126,7 +126,7 @@ class Subjects:
     def end_stage(self) -> None:
         """What is done with the model as it is before it grows."""
         if self.osgd is not None:
-            self.osgd.end_stage()
+            self.osgd.end_stage(self.stage, self.plan.batch_sizes[self.stage])
 
     def say_progress(self) -> None:
         """Tells what goes with it how much of the stage is done."""

@@ -78,6 +78,13 @@ class StageBatches:
         self.stage = 0
         self.enter(0 if grower is None else grower.stage)
 
+    @classmethod
+    def at(cls, data: GrowingData, stage: int, batch_size: int) -> StageBatches:
+        """Those of one stage."""
+        batches = cls(data, batch_size)
+        batches.enter(stage)
+        return batches
+
     def enter(self, stage: int) -> None:
         """Goes on with a stage's data, in a new epoch."""
         if isinstance(stage, bool) or not isinstance(stage, int) or stage < 0:
