@@ -15,6 +15,7 @@ from growthring.core.wording import counted
 from growthring.errors import InputError, PlanError
 from growthring.graph.analysis import Build
 from growthring.graph.choosing import Heads
+from growthring.planning.classes import check_classes
 from growthring.planning.costs import OPTIMIZER_STATE
 from growthring.planning.schedule import (
     ON_A_LINE,
@@ -91,6 +92,8 @@ class PlanOptions:
             the stages; `widths` for one of them says which stage grows which), or "auto": the preset decides, by
             default whole heads where their number can follow the widths of the stages, see `discover_width_groups`.
         outputs: of a model output with named parts, those that must keep their shape, see `discover_width_groups`.
+        classes: numbers of classes that the model tells apart at each stage, the last one its number of outputs:
+            the last axis of what it returns gains entries, and those of old classes stay (docs/how-it-works.md).
         build: `build(widths by group name) -> module`, for a model whose code computes its shapes in a way that no
             attribute can follow.
 
@@ -131,6 +134,7 @@ class PlanOptions:
     steps_per_epoch: int | None = field(default=None, metadata={**LATER, "bounds": (1, 10**12)})
     grown_at: float = field(default=UNSET, metadata={**LATER, "absent": 0.5})
     growth_at: tuple[float, ...] | None = field(default=None, metadata=LATER)
+    classes: Sequence[int] | None = field(default=None, metadata={**LATER, "bounds": (1, 10**7)})
 
     def __post_init__(self) -> None:
         """Takes from the preset what was not given, checks what can be told without a model, makes lists tuples."""
@@ -178,6 +182,9 @@ class PlanOptions:
             raise PlanError(f"build={self.build!r} is not a function from widths to a module.")
         object.__setattr__(self, "freeze", _names(self.freeze))
         object.__setattr__(self, "widths", _pairs(self.widths))
+        if self.classes is not None:
+            classes = check_classes(self.classes, self.asked_stages)
+            object.__setattr__(self, "classes", classes)
 
     def changed(self, **changes: Any) -> PlanOptions:
         """These options with others in place of some.
@@ -208,7 +215,8 @@ class PlanOptions:
         """Number of stages that was asked for, by itself or by a list over stages; None where it is open."""
         if self.stages is None and self.growth_at:
             return len(self.growth_at) + 1
-        lists = [self.epochs, self.batch_size, *(widths for _, widths in self.width_pairs)]
+        widths = (widths for _, widths in self.width_pairs)
+        lists = [self.epochs, self.batch_size, *widths, self.classes]
         listed = next((len(one) for one in lists if isinstance(one, Sequence)), None)
         return listed if self.stages is None else self.stages
 

@@ -92,7 +92,7 @@ def plan(
             options.heads,
             options.outputs,
             options.build,
-            Stages(tuple(fractions), options.round_to),
+            Stages(tuple(fractions), options.round_to, tuple(options.classes or ())),
             options.preset,
         )
     if deviations is None:
@@ -157,7 +157,7 @@ def fixed_plan(model: nn.Module, example_inputs: ExampleInputs, options: PlanOpt
     1.0
     """
     groups = WidthGroups(type(model).__name__, (), {}, (), 0, (), {}, {}, ())
-    fixed = options.changed(stages=1, growth_at=None)
+    fixed = options.changed(stages=1, growth_at=None, classes=None)
     plan = Plan(
         groups,
         ({},),
