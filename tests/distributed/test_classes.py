@@ -14,7 +14,7 @@ from tests.distributed_helpers import on_ranks
 STEPS, CLASSES = 9, (2, 5, 7)
 
 
-def train(rank, size, kind):
+def train(rank, size, kind, method):
     """A run through two growths; `rank` of `size` processes, which share each batch."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -29,7 +29,8 @@ def train(rank, size, kind):
     elif size > 1:
         trained = DistributedDataParallel(model)
     optimizer = gr.optim.AdamW(model.parameters(), lr=0.01, rate_adaptation="norm", ages="ring")
-    grower = gr.Grower(trained, plan, optimizer, generator=torch.Generator().manual_seed(5))
+    draw = torch.Generator().manual_seed(5)
+    grower = gr.Grower(trained, plan, optimizer, method, generator=draw)
     for step in range(STEPS):
         draw = torch.Generator().manual_seed(step)
         x = torch.randn(8, 6, generator=draw, dtype=torch.float64)
@@ -44,14 +45,15 @@ def train(rank, size, kind):
     }
 
 
-def trained_weights(rank, kind):
-    return train(rank, 2, kind)
+def trained_weights(rank, *args):
+    return train(rank, 2, *args)
 
 
+@pytest.mark.parametrize("method", ["paired", "net2net"])
 @pytest.mark.parametrize("kind", ["copies", "shards"])
-def test_two_processes_are_one(kind):
-    one = train(0, 1, kind)
+def test_two_processes_are_one(kind, method):
+    one = train(0, 1, kind, method)
     assert one["4.weight"].shape == (7, 12)
-    for both in on_ranks(trained_weights, kind):
+    for both in on_ranks(trained_weights, kind, method):
         for name, tensor in one.items():
             torch.testing.assert_close(both[name], tensor, rtol=1e-9, atol=1e-9)

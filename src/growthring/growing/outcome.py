@@ -66,7 +66,7 @@ class Outcome:
     def measure(self, with_noise: bool = False) -> None:
         """Runs the grown model."""
         after = self._run()
-        leading = bool(self._step.plan.classes)
+        leading = bool(self._step.classes)
         changes = [
             worst(self._trials, self._before, after, mode, leading) for mode in (False, True)
         ]

@@ -18,6 +18,7 @@ from torch import nn
 
 from growthring.core.variance import Mode
 from growthring.core.widen import normal
+from growthring.distributed.shards import local_of
 from growthring.errors import InputError
 from growthring.methods.base import Growth, Job, Step
 from growthring.methods.copies import CopyGrowth, NewUnits, UnitMap
@@ -64,7 +65,7 @@ def _new_classes(job: Job) -> NewUnits:
     adding, tensors = Step(step.plan, step.before, widths, step.mode), dict[str, torch.Tensor]()
     for name, spec in step.plan.groups.specs.items():
         if adding.changes(spec) and constant_of(adding, spec) is None:
-            like = job.tensors[name]
+            like = local_of(job.tensors[name])
             tensors[name] = normal(spec.shape(widths), adding.std(spec), like, job.generator)
     return NewUnits(widths, tensors)
 
@@ -82,7 +83,7 @@ def refuse_tied(method: str, plan: Plan) -> None:
 
 def refuse_classes(method: str, plan: Plan) -> None:
     """Raises where outputs gain classes, for which there is nothing to search: no unit is to be split."""
-    if plan.classes:
+    if len(set(plan.classes)) > 1:
         raise InputError(
             f"method '{method}' cannot grow this model: its outputs gain classes (classes={plan.classes}), whose "
             "rows are drawn and not searched for. Use method 'paired', 'net2net' or 'random'."
