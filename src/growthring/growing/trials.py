@@ -132,7 +132,7 @@ def worst(
     before: Sequence[Outputs],
     after: Sequence[Outputs],
     training: bool,
-    leading: bool,
+    leading: bool = False,
 ) -> Verification | None:
     """The largest change among the trials of one mode; None if there are none.
 
