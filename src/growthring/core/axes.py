@@ -11,7 +11,7 @@ size. An `Axis` writes this down:
 
 A `Ref` carries a sign, its parity: along a growth, the two halves of a pair hold *equal* values
 where the sign is +1 (written units, V and V) and *opposite* ones where it is -1 (read units, +Z and
--Z).
+-Z). With sign 0 units come alone: nothing reads them, so nothing has to cancel.
 
 `layout(axis, before, after)` says for each entry of the grown axis where it comes from (paper, eqs.
 2-4).
@@ -37,7 +37,7 @@ class Fixed:
 
 @dataclass(frozen=True)
 class Ref:
-    """The width of one group; `sign` is the parity of a pair of new units along this axis."""
+    """The width of one group; `sign` is the parity of a pair of new units along this axis, 0 without pairs."""
 
     group: int
     sign: int = 1
@@ -230,7 +230,7 @@ def layout(axis: Axis, before: Mapping[int, int], after: Mapping[int, int]) -> L
     """Layout of an axis that grows from widths `before` to widths `after`.
 
     Each group grows at its own end; its Δ new units are Δ//2 pairs `(j, j + Δ//2)`, and where Δ is
-    odd the last unit has no partner.
+    odd the last unit has no partner; neither has any unit of a reference with sign 0.
 
     >>> layout(Ref(0, -1), {0: 2}, {0: 6}).sign.tolist()
     [1, 1, 1, 1, -1, -1]
@@ -257,11 +257,11 @@ def layout(axis: Axis, before: Mapping[int, int], after: Mapping[int, int]) -> L
 
 @lru_cache(maxsize=4096)
 def _unit_layout(before: int, after: int, sign: int) -> Layout:
-    half, odd = divmod(after - before, 2)
+    half, odd = divmod(after - before if sign else 0, 2)
     old = torch.arange(before, device="cpu")
     first = torch.arange(before, before + half, device="cpu")
     new = torch.full((after - before,), -1, device="cpu")
-    alone = torch.arange(after - odd, after, device="cpu")
+    alone = torch.arange(before + 2 * half, after, device="cpu")
     signs = torch.ones(after, dtype=torch.int64, device="cpu")
     if sign < 0:
         signs[before + half : before + 2 * half] = -1

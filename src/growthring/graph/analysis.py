@@ -13,6 +13,7 @@ from torch import nn
 from growthring.core.axes import Axis, Product, Ref, refs
 from growthring.graph.candidates import alike
 from growthring.graph.choosing import Choice, FactorRule
+from growthring.graph.classes import class_groups
 from growthring.graph.factors import pairs_of
 from growthring.graph.follow import Attributes, Scaled
 from growthring.graph.freezing import freeze_what_cannot_grow
@@ -41,12 +42,14 @@ class Run:
         modes: train mode or not, for each trace.
         outputs: the parts of its output that count, or None for all.
         build: what makes it at other widths, or None: a copy of the model whose attributes follow.
+        classes: how many of them its outputs have, if these are to grow.
     """
 
     inputs: ExampleInputs
     modes: Sequence[bool]
     outputs: Sequence[str] | None
     build: Build | None
+    classes: int | None = None
 
 
 class Analysis:
@@ -68,9 +71,11 @@ class Analysis:
         run: Run,
     ) -> None:
         self.model, self.run = model, run
-        self.traced = Traced(model, traces)
+        self.traced = Traced(model, traces, run.classes is not None)
         self.unifier, self.scales = self.traced.unifier, self.traced.scales
         self.walks = self.traced.walks
+        if run.classes is not None:
+            self.traced.classes = class_groups(self.traced, run.classes)
         self.choice = Choice(self.traced, rule)
         self.unit = 1
         freeze_what_cannot_grow(self.traced, patterns)
@@ -88,7 +93,8 @@ class Analysis:
         return stated | dict(handled_attributes(self.model, self.traced.specs()))
 
     def spans(self, growing: Sequence[int], tie: Tie) -> tuple[Axis, ...]:
-        """The spans of equal size, which move together."""
+        """The spans of equal size, which move together; classes move by themselves."""
+        growing = [g for g in growing if g not in self.traced.classes]
         if tie == "apart":
             return ()
         full = {g: self.unifier.size(Ref(g)) for g in growing}

@@ -87,7 +87,8 @@ def discover(
         raise InputError(f"heads={heads!r} is not one of {', '.join(get_args(Heads))}.")
     patterns = [freeze] if isinstance(freeze, str) else list(freeze)
     example_inputs, traces, modes, notes = _traces(model, example_inputs, outputs)
-    run = Run(example_inputs, modes, outputs, build)
+    classes = stages.classes[-1] if stages is not None and stages.classes else None
+    run = Run(example_inputs, modes, outputs, build, classes)
     rule = factor_rule(heads, preset)
     groups = Search(Analysis(model, traces, patterns, rule, run)).run(stages)
     return replace(groups, notes=(*notes, *groups.notes))

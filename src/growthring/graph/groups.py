@@ -156,10 +156,11 @@ class WidthGroups(Sequence[WidthGroup]):
 
     @property
     def roles(self) -> dict[str, str]:
-        """What the factors of products are called of which both grow: group name -> "heads", "head size", …."""
+        """Group name -> what else than a width it is called: "classes", or as a factor "heads", "head size", …."""
         names = {g.key: g.name for g in self.groups}
         pairs = [(zip((f.count, f.size), f.words, strict=True)) for f in self.factors]
-        return {names[key]: word for pair in pairs for key, word in pair}
+        classes = {g.name: "classes" for g in self.groups if g.is_classes}
+        return {names[key]: word for pair in pairs for key, word in pair} | classes
 
     def table(self, everything: bool = False) -> str:
         """The table that `growthring inspect` and `print` show.

@@ -66,6 +66,7 @@ def named_groups(
                 size,
                 next((units[g] for g in unit if g in units), ""),
                 key in sizes,
+                any(r.group == key and r.sign == 0 for *_, a in its for r in refs(a)),
             )
         )
     return sorted(groups, key=lambda g: not g.grows)

@@ -201,8 +201,11 @@ def stray(
                     if not _in_keeping(*sizes):
                         given, wanted = shapes[3], _wanted(shapes)
                         return moves[3].module, f"{moves[3].name} gives {given}, not {wanted}"
-    if other_full.outputs != other_copy.outputs:
-        return "", f"its outputs are {other_copy.outputs} where {other_full.outputs} is needed"
+    results = other_full.outputs
+    if full.outputs != copy.outputs and len(copy.outputs) == len(results):  # of fewer classes
+        results = tuple((*w[:-1], *c[-1:]) for w, c in zip(results, copy.outputs, strict=True))
+    if results != other_copy.outputs:
+        return "", f"its outputs are {other_copy.outputs} where {results} is needed"
     return None
 
 

@@ -11,6 +11,7 @@ from growthring.core.variance import ScaleConflict, preserve
 from growthring.errors import InputError
 from growthring.graph.analysis import Analysis, Tie
 from growthring.graph.attempt import Fit
+from growthring.graph.classes import check_classes
 from growthring.graph.factors import Held, Split
 from growthring.graph.finish import finish, nothing_grows
 from growthring.graph.fit import fit, recheck
@@ -60,13 +61,19 @@ class Search:
             stages: of a plan; the code must follow the widths of the first, besides those that are tried anyway.
         """
         choice = self.analysis.choice
-        while growing := choice.choose():
+        while growing := self._choose():
             groups = self._attempt(growing, stages)
             if groups is None or choice.gives_up(groups, stages or Stages()):
                 continue
             if self._is_described() or not choice.gives_up_heads():
                 return groups
         raise nothing_grows(self.analysis)
+
+    def _choose(self) -> list[int]:
+        """The groups that grow next; raises where classes were to be among them, and cannot."""
+        growing = self.analysis.choice.choose()
+        check_classes(self.analysis.traced, self.analysis.choice.frozen)
+        return growing
 
     def _attempt(self, growing: Sequence[int], stages: Stages | None) -> WidthGroups | None:
         """The groups if all of these widths can grow; None where some were frozen, for the next attempt."""
@@ -105,6 +112,8 @@ class Search:
         """The trial, checked at the widths of the first stage as well."""
         groups = finish(self.analysis, trial.fit, {}, trial.tie)
         widths = widths_over(groups, stages.fractions, stages.round_to)[0]
+        if stages.classes:
+            widths |= dict.fromkeys(self.analysis.traced.classes, stages.classes[0])
         return replace(trial, fit=recheck(self.analysis.at(trial.probe, widths), trial.fit))
 
     def _probe(self, growing: Sequence[int], tie: Tie, variation: int = 0) -> Probe:

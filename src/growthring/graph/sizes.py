@@ -47,10 +47,12 @@ class Stages:
     Attributes:
         fractions: of the full widths, one for each stage.
         round_to: of which number widths are multiples.
+        classes: that outputs have at each stage, if their number grows.
     """
 
     fractions: tuple[float, ...] = (0.25, 0.5, 1.0)
     round_to: int = 2
+    classes: tuple[int, ...] = ()
 
 
 def units_of(
@@ -149,11 +151,12 @@ def group_steps(groups: WidthGroups, round_to: int) -> list[Steps | Split]:
     """Which groups of a model move together, and in which steps.
 
     Widths are multiples of `round_to` (of entries: channels, not groups of channels), of their units, and of
-    what operators need.
+    what operators need. Classes are not among them: their numbers are given.
     """
     multiples = {
         g.key: math.lcm(round_to // math.gcd(round_to, g.unit), groups.units.get(g.key, 1))
         for g in groups.growable
+        if not g.is_classes
     }
     pairs = [(f.count, f.size) for f in groups.factors]
     return steps_of(groups.spans, groups.full_widths, multiples, 1, multiples, pairs)

@@ -28,15 +28,17 @@ class Traced:
         walks: one for each trace.
         uses: tensor -> its uses in all traces.
         read_and_written: tensors that are read and written by different operators.
+        classes: the groups of the classes that outputs have, where these may grow.
     """
 
-    def __init__(self, model: nn.Module, traces: Sequence[Trace]) -> None:
+    def __init__(self, model: nn.Module, traces: Sequence[Trace], may_gain: bool = False) -> None:
         self.model = model
+        self.classes: frozenset[int] = frozenset()
         self.unifier, self.scales = Unifier(), Scales()
         self.walks: list[Walk] = []
         first_op, held = 0, unsupported(model)
         for t in traces:
-            self.walks.append(walk_trace(self.unifier, self.scales, t, first_op, held))
+            self.walks.append(walk_trace(self.unifier, self.scales, t, first_op, held, may_gain))
             first_op += len(t.ops)
         self.uses: dict[str, list[Use]] = {}
         self.read_and_written: set[str] = set()
@@ -117,6 +119,8 @@ class Traced:
         return ways.pop() if len(ways) == 1 and splits == num_uses else None
 
     def _absolute(self, axis: Axis) -> Axis:
+        if isinstance(axis, Ref) and axis.group in self.classes:
+            return replace(axis, sign=0)
         if isinstance(axis, Ref):
             return replace(axis, sign=axis.sign * self.unifier.orientation(axis.group))
         if isinstance(axis, (Product, Concat)):

@@ -41,6 +41,7 @@ class WidthGroup:
             GroupNorm.
         unit_of: the module that keeps them together.
         is_unit: whether this is the size of another group's unit.
+        is_classes: whether it is the number of classes that outputs have, and grows with these.
     """
 
     key: int
@@ -51,6 +52,7 @@ class WidthGroup:
     unit: int = 1
     unit_of: str = ""
     is_unit: bool = False
+    is_classes: bool = False
 
     @property
     def count(self) -> int:
@@ -61,6 +63,11 @@ class WidthGroup:
     def grows(self) -> bool:
         """Whether this width can grow."""
         return self.frozen is None
+
+    @property
+    def is_output(self) -> bool:
+        """Whether what the model returns has this width and keeps it, or has a class for each entry."""
+        return self.is_classes or (self.frozen is not None and self.frozen.kind == "output")
 
     @property
     def is_minor(self) -> bool:

@@ -66,7 +66,10 @@ class Outcome:
     def measure(self, with_noise: bool = False) -> None:
         """Runs the grown model."""
         after = self._run()
-        changes = [worst(self._trials, self._before, after, mode) for mode in (False, True)]
+        leading = bool(self._step.classes)
+        changes = [
+            worst(self._trials, self._before, after, mode, leading) for mode in (False, True)
+        ]
         self.change_with_noise = Changes(*changes)
         if not with_noise:
             self.change = self.change_with_noise

@@ -118,7 +118,7 @@ def _try(
     grown.install(step, growth.tensors(grown.tensors, generator), {})
     after = run(twin, trials, plan.outputs, arithmetic)
     for training in (False, True):
-        change = worst(trials, before, after, training)
+        change = worst(trials, before, after, training, bool(step.classes))
         if change is None:
             continue
         chosen = [t for t in trials if t.training is training]

@@ -128,11 +128,23 @@ def run(
 
 
 def worst(
-    trials: Sequence[Trial], before: Sequence[Outputs], after: Sequence[Outputs], training: bool
+    trials: Sequence[Trial],
+    before: Sequence[Outputs],
+    after: Sequence[Outputs],
+    training: bool,
+    leading: bool = False,
 ) -> Verification | None:
-    """The largest change among the trials of one mode; None if there are none."""
+    """The largest change among the trials of one mode; None if there are none.
+
+    Args:
+        trials: what was run.
+        before: what the model gave.
+        after: what it gives now.
+        training: which mode.
+        leading: whether outputs may have gained classes, see `Outputs.change_to`.
+    """
     changes = [
-        a.change_to(b)
+        a.change_to(b, leading)
         for trial, a, b in zip(trials, before, after, strict=True)
         if trial.training is training
     ]

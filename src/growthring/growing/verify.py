@@ -75,8 +75,14 @@ class Outputs:
     returned: list[torch.Tensor]
     left: dict[str, torch.Tensor]
 
-    def change_to(self, other: Outputs) -> Verification:
-        """How much another pass differs; what is left on modules counts where it is equally wide."""
+    def change_to(self, other: Outputs, leading: bool = False) -> Verification:
+        """How much another pass differs; what is left on modules counts where it is equally wide.
+
+        Args:
+            other: the other pass.
+            leading: what the other one returned may have more entries along its last axis, which do not count.
+        """
+        returned = _led(self.returned, other.returned) if leading else other.returned
         same = [
             name
             for name, tensor in self.left.items()
@@ -84,7 +90,7 @@ class Outputs:
         ]
         return compare_outputs(
             [*self.returned, *(self.left[name] for name in same)],
-            [*other.returned, *(other.left[name] for name in same)],
+            [*returned, *(other.left[name] for name in same)],
         )
 
 
@@ -189,6 +195,7 @@ def verify(
     inputs: ExampleInputs,
     outputs: Sequence[str] | None = None,
     training: bool = False,
+    leading: bool = False,
 ) -> Verification:
     """Measures how much `after` differs from `before` on the given inputs, in eval mode or in train mode.
 
@@ -199,6 +206,8 @@ def verify(
         outputs: of an output with named parts, only these.
         training: compare in train mode; dropout masks hold their expectation, so that masks of different
             widths can be compared.
+        leading: outputs of `after` may have more entries along their last axis, those of new classes
+            (`gr.plan(..., classes=)`): the old ones are compared.
 
     >>> net = nn.Linear(3, 2)
     >>> verify(net, net, torch.ones(1, 3)).relative
@@ -208,7 +217,15 @@ def verify(
         if not isinstance(model, nn.Module):
             raise InputError(f"verify: `{name}` is a {type(model).__name__}, not an nn.Module.")
     first, second = (outputs_of(m, inputs, outputs, training) for m in (before, after))
-    return first.change_to(second)
+    return first.change_to(second, leading)
+
+
+def _led(before: Sequence[torch.Tensor], after: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """What came after, without the entries along the last axis that are more than there were before."""
+    if len(before) != len(after):
+        return list(after)  # which is refused
+    pairs = zip(before, after, strict=True)
+    return [b[..., : a.shape[-1]] if a.dim() and b.dim() else b for a, b in pairs]
 
 
 def compare_outputs(before: Sequence[torch.Tensor], after: Sequence[torch.Tensor]) -> Verification:

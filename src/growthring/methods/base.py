@@ -55,6 +55,12 @@ class Step:
         """The groups that get wider."""
         return [key for key, width in self.before.items() if self.after[key] > width]
 
+    @property
+    def classes(self) -> list[int]:
+        """Of these groups the classes of outputs: nothing reads them, so new entries come alone."""
+        keys = {g.key for g in self.plan.groups if g.is_classes}
+        return [key for key in self.growing if key in keys]
+
     def std(self, spec: TensorSpec) -> float:
         """Deviation of the new entries of a tensor (Table 1; the user's own initialiser at stage 0)."""
         plan, initial = self.plan, self.plan.initial[spec.name]

@@ -20,7 +20,7 @@ from growthring.core.axes import refs
 from growthring.errors import InputError
 from growthring.graph.groups import TensorSpec, WidthGroups
 from growthring.graph.trace import split_inputs
-from growthring.methods.net2net import refuse_tied
+from growthring.methods.net2net import refuse_classes, refuse_tied
 from growthring.methods.trialcopies import searching_copy
 from growthring.planning.plan import Plan
 
@@ -148,6 +148,7 @@ def understood_calls(method: str, plan: Plan, model: nn.Module) -> dict[str, lis
     The model is run once on the plan's example inputs, as a twin in eval mode.
     """
     refuse_tied(method, plan)
+    refuse_classes(method, plan)
     groups = plan.groups
     growing = {g.key for g in groups.growable}
     names = {g.key: g.name for g in groups.growable}

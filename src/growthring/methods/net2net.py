@@ -4,7 +4,8 @@
     W1'[j] = W1[g(j)] ; b1'[j] = b1[g(j)] ; norms' gains, biases and statistics indexed by g
     W2'[:, j] = W2[:, g(j)] / c_{g(j)}
 
-Exact without noise; the noise on the copies is what lets them part.
+Exact without noise; the noise on the copies is what lets them part. Outputs for new classes are no copies: their
+rows are drawn.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ import torch
 from torch import nn
 
 from growthring.core.variance import Mode
+from growthring.core.widen import normal
+from growthring.distributed.shards import local_of
 from growthring.errors import InputError
-from growthring.methods.base import Growth, Job
-from growthring.methods.copies import CopyGrowth, UnitMap
-from growthring.methods.rescale import transfer
+from growthring.methods.base import Growth, Job, Step
+from growthring.methods.copies import CopyGrowth, NewUnits, UnitMap
+from growthring.methods.rescale import constant_of, transfer
 from growthring.planning.plan import Plan
 
 
@@ -38,7 +41,11 @@ class Net2Net:
     def grow(self, job: Job) -> Growth:
         """Draws one map per group."""
         step, sources = job.step, {}
+        classes = step.classes
         for group in step.growing:
+            if group in classes:  # a copy of a class would be no other class
+                sources[group] = torch.arange(step.after[group])
+                continue
             width = step.before[group]
             drawn = torch.randint(
                 width,
@@ -47,7 +54,20 @@ class Net2Net:
                 device=job.generator.device,
             )
             sources[group] = torch.cat([torch.arange(width), drawn.cpu()])
-        return CopyGrowth(step, transfer(step, job.tensors), UnitMap(sources))
+        new = _new_classes(job) if classes else None
+        return CopyGrowth(step, transfer(step, job.tensors), UnitMap(sources), candidates=new)
+
+
+def _new_classes(job: Job) -> NewUnits:
+    """Rows for the classes that come, drawn for the widths before; what reads copies is shared in them as well."""
+    step = job.step
+    widths = {**step.before, **{group: step.after[group] for group in step.classes}}
+    adding, tensors = Step(step.plan, step.before, widths, step.mode), dict[str, torch.Tensor]()
+    for name, spec in step.plan.groups.specs.items():
+        if adding.changes(spec) and constant_of(adding, spec) is None:
+            like = local_of(job.tensors[name])
+            tensors[name] = normal(spec.shape(widths), adding.std(spec), like, job.generator)
+    return NewUnits(widths, tensors)
 
 
 def refuse_tied(method: str, plan: Plan) -> None:
@@ -59,3 +79,12 @@ def refuse_tied(method: str, plan: Plan) -> None:
                 f"method '{method}' cannot grow this model: '{name}' is tied, so its copies would have to be "
                 "divided where it is read and not where it is written. Use method 'paired', or freeze it."
             )
+
+
+def refuse_classes(method: str, plan: Plan) -> None:
+    """Raises where outputs gain classes, for which there is nothing to search: no unit is to be split."""
+    if len(set(plan.classes)) > 1:
+        raise InputError(
+            f"method '{method}' cannot grow this model: its outputs gain classes (classes={plan.classes}), whose "
+            "rows are drawn and not searched for. Use method 'paired', 'net2net' or 'random'."
+        )

@@ -101,7 +101,9 @@ def flops_if_grown(
     they were counted, so it may be less.
     """
     kept = _kept_groups(groups)
-    widest = max(groups.growable, key=lambda g: g.count, default=None)
+    widest = max(
+        (g for g in groups.growable if not g.is_classes), key=lambda g: g.count, default=None
+    )
     result = []
     for widths, footprint in zip(stage_widths, footprints, strict=True):
         share = widths[widest.key] / widest.count if widest is not None else 1.0

@@ -15,7 +15,9 @@ from growthring.core.wording import counted
 from growthring.errors import InputError, PlanError
 from growthring.graph.analysis import Build
 from growthring.graph.choosing import Heads
+from growthring.planning.classes import check_classes
 from growthring.planning.costs import OPTIMIZER_STATE
+from growthring.planning.given import names_of, pairs_of
 from growthring.planning.schedule import (
     ON_A_LINE,
     ScheduleKind,
@@ -94,6 +96,8 @@ class PlanOptions:
         outputs: of a model output with named parts, those that must keep their shape, see `discover_width_groups`.
         stage_examples: of data that grows with the stages, how many examples each has (`gr.streams`), or its shares
             of them where the number is not known: costs follow, and of numbers the steps of `epochs`, too.
+        classes: numbers of classes that the model tells apart at each stage, the last one its number of outputs:
+            the last axis of what it returns gains entries, and those of old classes stay (docs/how-it-works.md).
         build: `build(widths by group name) -> module`, for a model whose code computes its shapes in a way that no
             attribute can follow.
 
@@ -135,6 +139,7 @@ class PlanOptions:
     grown_at: float = field(default=UNSET, metadata={**LATER, "absent": 0.5})
     growth_at: tuple[float, ...] | None = field(default=None, metadata=LATER)
     stage_examples: tuple[float, ...] | None = field(default=None, metadata=LATER)
+    classes: Sequence[int] | None = field(default=None, metadata={**LATER, "bounds": (1, 10**7)})
 
     def __post_init__(self) -> None:
         """Takes from the preset what was not given, checks what can be told without a model, makes lists tuples."""
@@ -183,8 +188,11 @@ class PlanOptions:
             raise PlanError(f"budget_of={self.budget_of!r} is not 'flops' or 'seconds'.")
         if self.build is not None and not callable(self.build):
             raise PlanError(f"build={self.build!r} is not a function from widths to a module.")
-        object.__setattr__(self, "freeze", _names(self.freeze))
-        object.__setattr__(self, "widths", _pairs(self.widths))
+        object.__setattr__(self, "freeze", names_of(self.freeze))
+        object.__setattr__(self, "widths", pairs_of(self.widths))
+        if self.classes is not None:
+            classes = check_classes(self.classes, self.asked_stages)
+            object.__setattr__(self, "classes", classes)
 
     def changed(self, **changes: Any) -> PlanOptions:
         """These options with others in place of some.
@@ -217,7 +225,7 @@ class PlanOptions:
             return len(self.growth_at) + 1
         given = (widths for _, widths in self.width_pairs)
         # examples last, as there may be fewer of them
-        lists: list[Any] = [self.epochs, self.batch_size, *given, self.stage_examples]
+        lists: list[Any] = [self.epochs, self.batch_size, *given, self.classes, self.stage_examples]
         listed = next((len(one) for one in lists if isinstance(one, Sequence)), None)
         return listed if self.stages is None else self.stages
 
@@ -319,31 +327,3 @@ def nearest(name: str, known: Iterable[str]) -> str:
     names = list(known)
     near = difflib.get_close_matches(name, names, n=1)
     return f"the nearest is '{near[0]}'" if near else f"there are {', '.join(names)}"
-
-
-def _names(names: Any) -> tuple[str, ...]:
-    if not isinstance(names, Iterable):
-        raise PlanError(f"freeze={names!r} is not a list of names.")
-    return (names,) if isinstance(names, str) else tuple(names)
-
-
-def _pairs(widths: Any) -> tuple[tuple[str, tuple[int, ...]], ...] | None:
-    """(name, widths) pairs of a mapping or of a sequence of pairs: a name may be a glob, and come twice."""
-    if widths is None:
-        return None
-    if not isinstance(widths, Iterable) or isinstance(widths, str):
-        raise PlanError(f"widths={widths!r}: expected a mapping from group names to widths.")
-    pairs = []
-    for item in widths.items() if isinstance(widths, Mapping) else widths:
-        if not isinstance(item, tuple | list) or len(item) != 2:
-            raise PlanError(
-                f"widths={widths!r}: expected a mapping from group names to one width per stage, such as "
-                "{'layer1.conv1': [16, 32, 64]}."
-            )
-        name, values = item
-        if not isinstance(values, Sequence) or isinstance(values, str):
-            raise PlanError(
-                f"widths['{name}'] = {values!r}: expected one width per stage, such as [16, 32, 64]."
-            )
-        pairs.append((str(name), tuple(values)))
-    return tuple(pairs)

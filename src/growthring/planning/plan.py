@@ -91,6 +91,12 @@ class Plan:
         g = self.groups[group]
         return [widths[g.key] * g.unit for widths in self.stage_widths]
 
+    @property
+    def classes(self) -> tuple[int, ...]:
+        """How many classes the outputs have at each stage; empty where they have all of them at every stage."""
+        key = next((g.key for g in self.groups if g.is_classes), None)
+        return () if key is None else tuple(widths[key] for widths in self.stage_widths)
+
     def named_widths(self, stage: int) -> dict[str, int]:
         """Width of every growable group at one stage, by name."""
         return self.groups.named(self.stage_widths[stage])
@@ -115,13 +121,12 @@ class Plan:
         return {}
 
     def _find_role(self, spec: TensorSpec) -> Role:
-        frozen = {g.key: g.frozen for g in self.groups}
+        by_key = {g.key: g for g in self.groups}
         reads = {r.group for axis in spec.reads() for r in refs(axis)}
-        if all(frozen[g] is not None for g in reads):
+        if all(by_key[g].frozen is not None for g in reads):
             return "input"
         others = [a for i, a in enumerate(spec.axes) if i not in spec.read | spec.kernel]
-        reasons = [frozen[r.group] for a in others for r in refs(a)]
-        is_output = all(reason is not None and reason.kind == "output" for reason in reasons)
+        is_output = all(by_key[r.group].is_output for a in others for r in refs(a))
         return "output" if is_output else "hidden"
 
     def inputs_for(self, model: nn.Module) -> ExampleInputs:
@@ -300,7 +305,7 @@ class Plan:
         }
         if self.data_shares:
             result["data_shares"] = list(self.data_shares)
-        if self.groups.factors:
+        if self.groups.roles:
             result["roles"] = self.groups.roles
         if self.seconds is not None:
             shares, spent = self.relative_seconds, self.compile_seconds

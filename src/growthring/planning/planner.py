@@ -92,7 +92,7 @@ def plan(
             options.heads,
             options.outputs,
             options.build,
-            Stages(tuple(fractions), options.round_to),
+            Stages(tuple(fractions), options.round_to, tuple(options.classes or ())),
             options.preset,
         )
     if deviations is None:
@@ -159,6 +159,7 @@ def fixed_plan(model: nn.Module, example_inputs: ExampleInputs, options: PlanOpt
     1.0
     """
     groups = WidthGroups(type(model).__name__, (), {}, (), 0, (), {}, {}, ())
+    options = options.changed(classes=None)
     stages = 1 if options.stage_examples is None else options.asked_stages or 1
     fixed = options if stages > 1 else options.changed(stages=1, growth_at=None)
     fractions = fractions_of(fixed) if stages > 1 else [1.0]

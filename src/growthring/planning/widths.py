@@ -61,6 +61,9 @@ def choose_widths(
     for key, asked in given.items():
         for t, width in enumerate(asked):
             steps[t][key] = width
+    for key in (g.key for g in groups if g.is_classes):
+        for row, number in zip(steps, options.classes or (), strict=True):
+            row[key] = number
     if given:
         _check_products(groups, steps, round_to)
     return tuple(steps)
@@ -199,6 +202,8 @@ def try_out(
 
 def _check(group: WidthGroup, widths: Sequence[int], stages: int) -> None:
     where = f"widths['{group.name}'] = {list(widths)}"
+    if group.is_classes:
+        raise PlanError(f"{where}: these are the classes of the outputs, and classes= has them.")
     if not group.grows and group.frozen is not None and any(w != group.width for w in widths):
         raise PlanError(
             f"{where}: this group is frozen ({group.frozen.text}) and keeps its width {group.width}."

@@ -23,6 +23,7 @@ def walk_trace(
     trace: Trace,
     first_op: int = 0,
     held: Mapping[str, Reason] | None = None,
+    may_gain: bool = False,
 ) -> Walk:
     """Walks a whole trace; what the model takes and returns keeps its size.
 
@@ -32,6 +33,7 @@ def walk_trace(
         trace: the operators.
         first_op: the number of the first one, counted over all traces of a model.
         held: tensors that must not grow, and why.
+        may_gain: whether the last axis of what the model returns may grow all the same: its classes.
     """
     walk = Walk(unifier, scales, trace, first_op, held)
     norms = find_norms(trace)
@@ -55,7 +57,7 @@ def walk_trace(
             inside.rewrite(norms[id(op)], op, first_record)
     for i, value in enumerate(trace.outputs):
         info = walk.info(value)
-        for j, axis in enumerate(info.axes):
+        for j, axis in enumerate(info.axes[:-1] if may_gain else info.axes):
             unifier.freeze([axis], Reason("output", f"axis {j} of model output {i}"))
         scales.add("result", (info.scale,), None, where=f"model output {i}")
     for value, name in trace.left.items():  # its values are kept, its widths may grow
