@@ -92,6 +92,7 @@ KINDS: dict[str, Callable[[], Recipe]] = {
     "classes of layer norm": lambda: small(*CLASSES, "osgd=cosine", model=normed),
     "classes, fixed": lambda: small(*CLASSES, "osgd=linear", "fixed=true"),
     "classes, steps": lambda: stepped(11, *CLASSES, "osgd=linear"),
+    "classes that are seen": lambda: small(*CLASSES, "stream_outputs=seen", "osgd=linear"),
     "growing data": lambda: small("stream=data", "stream_options.fractions=(0.3,0.6,1.0)"),
     "translation": lambda: translation(),
     "translation, steps": lambda: translation("total_steps=11"),

@@ -5,6 +5,7 @@ import signal
 
 import pytest
 import torch
+from safetensors import safe_open
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -13,6 +14,8 @@ from growthring.checkpoint import load_weights, read_json
 from growthring.errors import InputError, PlanError
 from growthring.runs.run import read_run
 from growthring.train import Interrupted, Recipe, Silence, Trainer, change, parse_settings
+from growthring.train.card import card_of
+from growthring.train.evaluation import card_of_recipe, evaluate_card
 from growthring.train.loop import Loop
 from growthring.train.recipes import RECIPES
 from growthring.train.setup import make_model, make_plan
@@ -221,6 +224,7 @@ def test_plans_of_recipes_whose_data_is_not_read():
         (["stream=classes", "stream_options.first=0"], ("stream_options.first=0",)),
         (["stream=data", "stream_options.fractions=(0.5,0.2)"], ("shrinks at stage 1",)),
         (["stream=data", "stream_options.replacement=3"], ("true or false",)),
+        (["stream=classes", "stream_outputs=new"], ("stream_outputs='new'", "all, seen")),
         (["osgd=square"], ("osgd='square'", "linear, cosine")),
         (["stream=classes"], ("first=20", "10 classes only")),
         (["stream=classes", "stream_options={'first': 1, 'step': 1}"], ("10 stages, the plan has 3",)),
@@ -253,3 +257,74 @@ def test_growing_data_that_shrinks_the_plan(tmp_path):
         "the data grows in 4 stages, the plan has 3",
         error=PlanError,
     )
+
+
+# Outputs that are gained with the classes.
+
+SEEN = (*CLASSES, "stream_outputs=seen")
+
+
+def test_outputs_come_with_the_classes(tmp_path):
+    trainer, result = fit(small(*SEEN, "osgd=linear"), tmp_path / "run")
+    assert trainer.plan.classes == (4, 7, 10)
+    run = read_run(tmp_path / "run")
+    assert [n in g.widths.values() for g, n in zip(run.growths, (7, 10), strict=True)] == [True] * 2
+    assert [len(s.parts) for s in run.stages] == [1, 2, 3]
+    # while classes are to come, only those that have count
+    for epoch in run.epochs:
+        seen = run.stages[epoch.stage]
+        if epoch.number == run.epochs[-1].number:
+            assert epoch.test_accuracy == pytest.approx(seen.accuracy) == result.test_accuracy
+    last_of_first = [e for e in run.epochs if e.stage == 0][-1]
+    assert last_of_first.test_accuracy == pytest.approx(run.stages[0].accuracy)
+    assert all(float(e.test_loss) < 10 for e in run.epochs)
+
+
+def test_growths_with_new_classes_keep_the_old_logits(tmp_path):
+    _, result = fit(small(*SEEN, "noise=0", "variance_transfer=off"), tmp_path / "run")
+    growths = read_run(tmp_path / "run").growths
+    assert len(growths) == 2 and all(g.change is not None and g.change <= 1e-5 for g in growths)
+    weights = load_weights(tmp_path / "run" / "model.safetensors")
+    assert result.parameters == sum(tensor.numel() for tensor in weights.values())
+
+
+def test_the_file_of_weights_knows_the_order_of_its_classes(tmp_path, capsys):
+    trainer, result = fit(small(*SEEN), tmp_path / "run")
+    order = trainer.parts.test.data.classes
+    assert sorted(order) == sorted(map(str, range(10))) and list(order) != sorted(order)
+    card = card_of(safe_metadata(tmp_path / "run" / "model.safetensors"))
+    assert card.classes == order
+    found = evaluate_card(trainer.model, card)
+    assert found.test_accuracy == pytest.approx(result.test_accuracy)
+    recipe_card = card_of_recipe(trainer.recipe, None)
+    assert recipe_card.classes == order
+
+
+def safe_metadata(path):
+    with safe_open(path, "pt") as file:
+        return file.metadata()
+
+
+def test_outputs_of_classes_of_ones_own_come_in_their_order(tmp_path):
+    mixed = gr.streams.ProgressiveClasses(DATA, first=2, step=1, order=[3, 1, 0, 2])
+    says(
+        lambda: own(tmp_path / "mixed", mixed, "stream_outputs=seen"),
+        *("order of their numbers", "order=range(n)"),
+        error=InputError,
+    )
+    stream = gr.streams.ProgressiveClasses(DATA, first=2, step=1, order=range(4))
+    trainer, _ = own(tmp_path / "run", stream, "stream_outputs=seen", "osgd=linear")
+    assert trainer.plan.classes == (2, 3, 4)
+    says(
+        lambda: own(tmp_path / "small", stream, "stream_outputs=seen", "small=true"),
+        "cannot gain outputs",
+        error=InputError,
+    )
+    fixed, result = own(tmp_path / "fixed", stream, "stream_outputs=seen", "fixed=true")
+    assert fixed.plan.classes == () and result.flops_share == 1
+
+
+def test_a_paper_plan_of_growing_outputs():
+    recipe = change(RECIPES["cifar100-stream-classes-small"](), {"stream_outputs": "seen"})
+    plan = make_plan(recipe, make_model(recipe, torch.Generator().manual_seed(0)))
+    assert plan.classes == (20, 30, 40, 50, 60, 70, 80, 90, 100)

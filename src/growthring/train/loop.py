@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -26,6 +26,7 @@ from growthring.train.account import Account
 from growthring.train.compilation import Compilation
 from growthring.train.compiling import CompiledStage
 from growthring.train.failing import check_number, no_such_label, not_finite
+from growthring.train.growing_data import known_only
 from growthring.train.idle import nothing
 from growthring.train.lengths import evaluation_steps
 from growthring.train.measure import (
@@ -96,7 +97,7 @@ class Loop:
         """Called when it is decided what is compiled."""
 
     def before_pass(self) -> None:
-        """Called before the pass over the data of a stage that ends."""
+        """Called before one more pass over the data of a stage that ends."""
 
     def in_pass(self) -> None:
         """Called after every batch of it."""
@@ -163,6 +164,8 @@ class Loop:
         if grower is not None:
             grower.finish()
         if osgd is not None and not is_last:
+            self.before_pass()
+            self.progress.say(f"passing once more over the data of stage {totals.stage} ...")
             self._remember(osgd)
         if self.parts.growing is not None:
             self.note(self.account.stage(self.parts.growing, self._seen(self.parts.growing)))
@@ -188,13 +191,7 @@ class Loop:
 
     def _remember(self, osgd: DynamicOSGD) -> None:
         """One more pass over the stage's data, for its gradient; training's batches stay where they are."""
-        stage, processes = self.totals.stage, self.processes
-        examples = self.train.num_examples
-        self.before_pass()
-        clock = Clock()
-        self.progress.say(
-            f"one more pass over the {examples:,} examples of stage {stage}, for their gradient ..."
-        )
+        clock, stage, processes = Clock(), self.totals.stage, self.processes
         with osgd.accumulating() as total:
             for batch in OnDevice(processes.slices(self.train.fork(stage)), self.device):
                 with processes.together():
@@ -208,14 +205,13 @@ class Loop:
 
     def _seen(self, growing: GrowingData) -> Tensor | None:
         """Right answers and examples of each class in the test data; None where classes are not known."""
-        if self.test is None or growing.classes is None:
+        seen = growing.seen(len(growing) - 1)
+        if self.test is None or not seen:
             return None
-        seen = growing.seen(len(growing) - 1) or ()
         processes = self.processes
         processes.level(self.model)
         with processes.together(), processes.draws.own():
-            slices = processes.slices(self.test.fork(0))
-            number = max(seen, default=-1) + 1
+            slices, number = processes.slices(self.test.fork(0)), max(seen) + 1
             counts = right_by_class(self.model, slices, number, self._precision, self.device)
         return None if counts is None else processes.total(counts)
 
@@ -310,9 +306,14 @@ class Loop:
         processes = self.processes
         processes.level(self.model)
         with processes.together(), processes.draws.own():
-            slices = processes.slices(self.test.fork(0))
+            slices = self._known(processes.slices(self.test.fork(0)))
             sums = sums_of(self.model, slices, self.parts.test_loss, self._precision, self.device)
         return means(processes.total(sums))
+
+    def _known(self, batches: Iterable[Batch]) -> Iterable[Batch]:
+        """Test batches, without the classes that the model has no outputs for yet."""
+        classes = self.plan.classes[: self.totals.stage + 1]
+        return known_only(batches, classes[-1]) if classes else batches
 
     def _say_notes(self) -> None:
         """What the data and the processes have to say, each of it once."""

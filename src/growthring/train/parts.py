@@ -235,7 +235,7 @@ def _prepared(
     is_own = model is not None or train is not None
     task = task_for(None) if is_own and recipe.task is None else task_of(recipe)
     example = examples_of(batches) if is_own else (task.example(recipe), None)
-    plan = make_plan(recipe, full, example[0], None if growing is None else growing.sizes)
+    plan = make_plan(recipe, full, example[0], growing)
     if loss is None and is_own and recipe.task is None:
         check_labels(full, example, (batches, tests))
     elif loss is None:

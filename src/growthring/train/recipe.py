@@ -38,6 +38,8 @@ class Recipe:
         stream: how the data grows with the stages, "classes" or "data", see `growthring.streams`; None has all of
             it from the start.
         stream_options: settings of the stream: `first` and `step`; `fractions` and `replacement`.
+        stream_outputs: of growing classes, outputs of the model: "all" from the start (the paper), or those "seen",
+            gained with the stages: class k of the model is then the k-th that came.
         osgd: dynamic OSGD, with a weight that falls "linear" or "cosine" over a stage; None is without.
         input_shape: of one example, (channels, height, width).
         num_train: use only the first so many training examples; None for all.
@@ -87,6 +89,7 @@ class Recipe:
     task_options: Mapping[str, Any] = field(default_factory=dict, metadata={"later": True})
     stream: str | None = field(default=None, metadata={"later": True})
     stream_options: Mapping[str, Any] = field(default_factory=dict, metadata={"later": True})
+    stream_outputs: str = field(default="all", metadata={"later": True})
     osgd: str | None = field(default=None, metadata={"later": True})
     input_shape: tuple[int, ...] = field(default=(3, 32, 32), metadata={"bounds": (1, 100_000)})
     num_train: int | None = field(default=None, metadata={"bounds": (1, 10**12)})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,10 @@ from growthring.methods import GrowthMethod, Paired, make_method
 from growthring.optim import OPTIMIZERS
 from growthring.planning.plan import Plan
 from growthring.planning.planner import fixed_plan, plan
+from growthring.streams import GrowingData
 from growthring.train.bounds import check_bounds
 from growthring.train.choices import mode_of
-from growthring.train.growing_data import check_stream, expected_shares
+from growthring.train.growing_data import check_stream, expected_shares, stage_classes
 from growthring.train.lr_schedules import LR_SCHEDULES, lr_factor
 from growthring.train.recipe import CODE, KINDS, Recipe, change
 from growthring.train.tasks import Place, Streams, task_of
@@ -59,7 +60,7 @@ def make_plan(
     recipe: Recipe,
     model: nn.Module,
     example: Any = None,
-    stage_examples: Sequence[float] | None = None,
+    growing: GrowingData | None = None,
 ) -> Plan:
     """The recipe's plan; of a fixed-size run one stage that takes all epochs, of a small one the seed's.
 
@@ -69,11 +70,14 @@ def make_plan(
         recipe: the settings.
         model: of full size.
         example: inputs of the model; by default the task's.
-        stage_examples: of data that grows; by default as far as the recipe tells.
+        growing: the data, where it grows; else what is known of it is what the recipe tells.
     """
     inputs = task_of(recipe).example(recipe) if example is None else example
-    examples = expected_shares(recipe) if stage_examples is None else stage_examples
+    examples = expected_shares(recipe) if growing is None else growing.sizes
     options = recipe.plan if examples is None else recipe.plan.changed(stage_examples=examples)
+    if examples is not None:
+        classes = stage_classes(recipe, options.asked_stages or len(examples), growing)
+        options = options if classes is None else options.changed(classes=classes)
     if recipe.fixed:
         return fixed_plan(model, inputs, options)
     grown = plan(model, inputs, options=options)

@@ -23,6 +23,7 @@ from growthring.errors import InputError
 from growthring.methods.base import Loss
 from growthring.runs.metrics import ACCURACY, LOSS
 from growthring.train.card import Card
+from growthring.train.growing_data import Labelled, by_arrival, names_of, renamed
 from growthring.train.measure import predictions
 from growthring.train.recipe import Recipe
 from growthring.train.tasks.base import Place, Streams, Task
@@ -56,7 +57,9 @@ class Classification(Task):
         """The recipe's data as batches."""
         if recipe.data == "imagenet":
             return _imagenet(recipe, generator, place)
-        images, test_images = load(recipe.data, place.root, place.download)
+        images, test_images = (
+            by_arrival(part, recipe) for part in load(recipe.data, place.root, place.download)
+        )
         if recipe.num_train is not None:
             images = images.subset(recipe.num_train)
         if recipe.side is not None:
@@ -93,10 +96,10 @@ class Classification(Task):
         if card.data == "imagenet":
             if place.root is None:
                 raise InputError(_NO_ROOT)
-            _, folder = ImageFolder.splits(place.root)
+            folder = _as_trained(card, ImageFolder.splits(place.root)[1])
             _check_classes(card, folder.classes, folder.name)
             return FolderBatches(folder, batch_size, preprocessing.crop, None, device=place.device)
-        _, images = load(card.data, place.root, place.download)
+        images = _as_trained(card, load(card.data, place.root, place.download)[1])
         if preprocessing.resizing == "area":
             images = images.resize(preprocessing.size[0])
         shape = tuple(images.images.shape[1:])
@@ -120,12 +123,20 @@ class ClassCrossEntropy(nn.CrossEntropyLoss):
 def _imagenet(recipe: Recipe, generator: torch.Generator, place: Place) -> Streams:
     if place.root is None:
         raise InputError(_NO_ROOT)
-    train, test = ImageFolder.splits(place.root)
+    train, test = (by_arrival(part, recipe) for part in ImageFolder.splits(place.root))
     side = recipe.input_shape[-1]
     crop = Crop(size=side, resize=round(side * 256 / 224), mirror=recipe.mirror)
     return Streams(
         FolderBatches(train, recipe.batch_size, crop, generator, device=place.device),
         FolderBatches(test, recipe.batch_size, crop, None, device=place.device),
+    )
+
+
+def _as_trained(card: Card, data: Labelled) -> Labelled:
+    """The data with its classes in the order that the model was trained with, if it has the same ones."""
+    names = card.classes
+    return (
+        data if names is None or sorted(names) != sorted(names_of(data)) else renamed(data, names)
     )
 
 
