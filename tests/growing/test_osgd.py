@@ -487,6 +487,11 @@ def test_odd_arguments():
     says(lambda: gr.Grower(model, plan, osgd=3), "int", "DynamicOSGD")
 
 
+def test_a_report_says_what_the_pass_was():
+    _, _, _, grower, data = started()
+    assert f"over {sum(len(x) for x, _ in data)} examples" in str(grower.grow().notes)
+
+
 def test_an_anneal_that_gives_no_weight():
     model, opt, _, grower, data = started(anneal=lambda progress: 2.0)
     grower.grow()

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import growthring as gr
 from growthring.checkpoint import load_weights, read_json
+from growthring.cli import main
 from growthring.errors import InputError, PlanError
 from growthring.runs.run import read_run
 from growthring.train import Interrupted, Recipe, Silence, Trainer, change, parse_settings
@@ -207,6 +208,24 @@ def test_the_paper_s_recipes():
         assert plan.flops_share == pytest.approx(0.6335, abs=1e-4), "65.36 % in the paper"
         small_one = RECIPES[f"cifar100-stream-{name}-small"]()
         assert small_one.stream == name and small_one.num_train == 10_000
+
+
+def test_plans_say_what_the_passes_cost(tmp_path):
+    trainer, result = fit(small(*CLASSES, "osgd=linear"), tmp_path / "run")
+    share = result.pass_flops / (result.flops / result.flops_share)
+    assert f"another {share:.2%} of the FLOPs" in str(trainer.plan)
+
+
+def test_advice_knows_no_growing_data(capsys):
+    assert main(["advise", "--recipe", "cifar100-stream-data-small", "--quiet"]) != 0
+    assert "data that grows with the stages" in capsys.readouterr().err
+    batches, loss = [(X, X[:, :4])], nn.functional.mse_loss
+    options = {"batches": batches, "loss": loss, "total_steps": 4000, "stage_examples": (1, 2)}
+    says(
+        lambda: gr.advise(mlp(), X, optimizer=lambda p: torch.optim.SGD(p, lr=0.1), **options),
+        "data that grows with the stages",
+        error=InputError,
+    )
 
 
 def test_plans_of_recipes_whose_data_is_not_read():

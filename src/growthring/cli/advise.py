@@ -15,7 +15,7 @@ from growthring.data.batch import Batch, Stream, moved
 from growthring.errors import InputError
 from growthring.train import Progress, Recipe, Silence
 from growthring.train.advice import Advice
-from growthring.train.advise import advise
+from growthring.train.advise import GROWING_DATA, advise
 from growthring.train.setup import check, find_device, make_model, make_optimizer, make_streams
 from growthring.train.tasks import task_of
 
@@ -82,6 +82,8 @@ def _advice(
         raise InputError(
             "the recipe does not grow (fixed or small): there is nothing to advise on."
         )
+    if recipe.stream is not None:
+        raise InputError(GROWING_DATA)
     generator = torch.Generator().manual_seed(recipe.seed)
     model, task = make_model(recipe, generator).to(device), task_of(recipe)
     streams = make_streams(recipe, root, generator, device, download)

@@ -171,6 +171,8 @@ class LoaderBatches:
         self._loader, self._generators = loader, generators_of(loader)
         self._epoch += self._position > 0
         self._position = self._examples = 0
+        own = getattr(loader, "batch_size", None)
+        self._batch_size = own if isinstance(own, int) else self._batch_size
         self._num_examples, self._is_counted = self._num_batches * self._batch_size, False
         self._selection += 1
         self._start = self._random()

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from growthring.core.wording import counted
 from growthring.data.batch import examples_in
 from growthring.distributed.wrapping import unwrapped
 from growthring.errors import GrowthStepError, InputError
@@ -52,12 +53,14 @@ class _Memory:
         is_old: whether it is of the stage before; else it is of the present one, for the next.
         progress: of the present stage, 0 to 1.
         is_told: whether somebody said that since the last step.
+        num_examples: of the pass that was made by now.
     """
 
     gradient: OldGradient = field(default_factory=OldGradient)
     is_old: bool = False
     progress: float = 0.0
     is_told: bool = True
+    num_examples: int = 0
 
 
 class DynamicOSGD:
@@ -115,7 +118,11 @@ class DynamicOSGD:
         if not isinstance(self.model, nn.Module):
             raise InputError(f"model is a {type(model).__name__}, not an nn.Module.")
         check_whole(self.model)
-        self._anneal = _anneal_of(anneal)
+        found = anneal if callable(anneal) else ANNEALS.get(anneal)
+        if found is None:
+            known = ", ".join(ANNEALS)
+            raise InputError(f"anneal={anneal!r} is none of {known}, nor a function from 0 … 1.")
+        self._anneal = found
         self._loss, self._batches = loss, batches
         self._held = {"memory": _Memory()}
         if optimizer is not None:
@@ -210,7 +217,7 @@ class DynamicOSGD:
         self._memory = _Memory()
         with as_trained(self.model), accumulated(self.model, room) as (total, found):
             yield total
-        self._memory = _Memory(OldGradient.of(found))
+        self._memory = _Memory(OldGradient.of(found), num_examples=total.num_examples)
 
     def begin_stage(self) -> None:
         """The data has grown: from now on steps leave alone what `remember` has found. `Grower.grow` does it.
@@ -245,14 +252,19 @@ class DynamicOSGD:
             self.remember(data)
         self._check_ready()
 
-    def grow(self, changed: Mapping[Tensor, Grown]) -> None:
+    def grow(self, changed: Mapping[Tensor, Grown]) -> list[str]:
         """Brings the stage's gradient to the new shapes; the next stage begins.
 
         Args:
             changed: how parameters grew.
+
+        Returns:
+            Notes for the report.
         """
+        count = self._memory.num_examples
         self._memory = _Memory(self._memory.gradient.grown(changed))
         self.begin_stage()
+        return [f"dynamic OSGD passed once more over {counted(count, 'example')}"] if count else []
 
     def state_dict(self) -> dict[str, Any]:
         """The old gradient, and how far λ has come."""
@@ -336,14 +348,3 @@ class DynamicOSGD:
             )
         self.project()
         memory.is_told = False
-
-
-def _anneal_of(anneal: Any) -> Callable[[float], float]:
-    if callable(anneal):
-        found: Callable[[float], float] = anneal
-        return found
-    if anneal not in ANNEALS:
-        raise InputError(
-            f"anneal={anneal!r} is not one of {', '.join(ANNEALS)}, nor a function from 0 … 1 to λ."
-        )
-    return ANNEALS[anneal]

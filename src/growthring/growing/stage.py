@@ -77,7 +77,7 @@ def grow_stage(
         num_rings = subjects.rings.num_rings
         told = grow_optimizers(optimizers, changed, replay, num_rings, unknown_state)
         if subjects.osgd is not None:
-            subjects.osgd.grow(changed)
+            told += subjects.osgd.grow(changed)
         subjects.tell_rings()
         subjects.pace.enter(subjects.stage, len(main.fades))
         torch.clear_autocast_cache()  # an open autocast would go on with casts of the old weights

@@ -24,7 +24,15 @@ from growthring.planning.plan import Plan
 _FOLLOWED, _NOT_FOLLOWED = {"SingleDeviceStrategy", "DDPStrategy"}, {"DeepSpeedStrategy"}
 # Callbacks that change how many steps there will be.
 _CHANGING = {"GradientAccumulationScheduler", "StochasticWeightAveraging"}
-_OWN = {"model", "plan", "optimizer", "averages", "through", "shard"}  # not for the user to give
+_OWN = {
+    "model",
+    "plan",
+    "optimizer",
+    "averages",
+    "through",
+    "shard",
+    "osgd",
+}  # not for the user to give
 
 
 def package() -> str:

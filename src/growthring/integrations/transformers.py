@@ -58,9 +58,9 @@ class GrowthCallback(TrainerCallback):
     def __init__(self, plan: Plan, loadable: bool = True, **options: Any) -> None:
         if not isinstance(plan, Plan):
             raise InputError(f"plan is a {type(plan).__name__}; pass what gr.plan(...) returned.")
-        if {"model", "plan", "optimizer", "through", "shard"} & set(options):
+        if {"model", "plan", "optimizer", "through", "shard", "osgd"} & set(options):
             raise InputError(
-                "model, optimizer and what wraps the model are the Trainer's: leave them out."
+                "model, optimizer and what wraps the model or changes gradients are the Trainer's: leave them out."
             )
         self.plan, self.loadable, self.options = plan, loadable, options
         self.grower: Grower | None = None

@@ -30,6 +30,10 @@ from growthring.train.lr_schedules import lr_schedule
 from growthring.train.measure import apply
 from growthring.train.progress import Progress, Silence
 
+GROWING_DATA = (
+    "pilots see all of the data from the start, so they tell nothing of a run on data that grows with the stages. "
+    "Leave that out (stage_examples=, classes=, stream=), or compare runs of the whole length (growthring compare)."
+)
 _LEAST_STEPS = 20  # a shorter pilot shows the first steps' noise and nothing else
 _HELD_OUT = 50  # batches that a pilot is judged by, at most
 
@@ -103,6 +107,8 @@ def advise(
     whole = plan(model, example_inputs, options=options, **{**changes, "total_steps": total_steps})
     if whole.num_stages < 2:
         raise PlanError("the plan has one stage: there is no growth to advise on.")
+    if whole.data_shares or whole.classes:
+        raise InputError(GROWING_DATA)
     lengths = _pilot_lengths(total_steps, share, seeds, whole)
     schedule = functools.partial(_schedule, lr_kind, warmup)
     trial = _Trial(model, batches, loss, optimizer, held_out, schedule, clip_norm)

@@ -12,6 +12,7 @@ from growthring.data import ImageData, ImageFolder
 from growthring.data.batch import Batch, Stream
 from growthring.errors import InputError
 from growthring.growing.osgd import ANNEALS
+from growthring.planning.plan import Plan
 from growthring.streams import GrowingData, ProgressiveClasses, ProgressiveData, labels_of
 from growthring.streams.base import permutation
 from growthring.streams.data import FRACTIONS, checked_fractions
@@ -195,6 +196,20 @@ def with_stages(recipe: Recipe, growing: GrowingData) -> Recipe:
         growing.check_stages(recipe.plan.asked_stages)
         return recipe
     return change(recipe, {"stages": len(growing)})
+
+
+def pass_notes(recipe: Recipe, plan: Plan) -> list[str]:
+    """What the passes of dynamic OSGD cost, in words; nothing without it."""
+    if recipe.osgd is None or not plan.epochs:
+        return []
+    shares = plan.data_shares or (1.0,) * plan.num_stages
+    flops = [footprint.flops for footprint in plan.footprints]
+    passes = sum(share * each for share, each in zip(shares[:-1], flops[:-1], strict=True))
+    cost = passes / (sum(plan.examples) * flops[-1])
+    return [
+        f"dynamic OSGD passes once more over the data of each stage but the last: another {cost:.2%} of the FLOPs "
+        "of fixed-size training."
+    ]
 
 
 def enter(growing: GrowingData | None, stream: Stream, stage: int) -> None:

@@ -19,7 +19,12 @@ from growthring.planning.planner import fixed_plan, plan
 from growthring.streams import GrowingData
 from growthring.train.bounds import check_bounds
 from growthring.train.choices import mode_of
-from growthring.train.growing_data import check_stream, expected_shares, stage_classes
+from growthring.train.growing_data import (
+    check_stream,
+    expected_shares,
+    pass_notes,
+    stage_classes,
+)
 from growthring.train.lr_schedules import LR_SCHEDULES, lr_factor
 from growthring.train.recipe import CODE, KINDS, Recipe, change
 from growthring.train.tasks import Place, Streams, task_of
@@ -81,7 +86,8 @@ def make_plan(
     if recipe.fixed:
         return fixed_plan(model, inputs, options)
     grown = plan(model, inputs, options=options)
-    grown = grown.at_same_widths(notes=(*grown.notes, *late_growth(recipe, grown)))
+    notes = (*grown.notes, *late_growth(recipe, grown), *pass_notes(recipe, grown))
+    grown = grown.at_same_widths(notes=notes)
     return fixed_plan(grown.build_seed(), inputs, options) if recipe.small else grown
 
 
