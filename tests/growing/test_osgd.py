@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 from torch import nn
+from torch.distributed import checkpoint as dcp
 
 import growthring as gr
 from growthring.errors import GrowthStepError, InputError
@@ -346,6 +347,21 @@ def test_resumed_just_before_a_growth_after_the_pass():
     again.load_state_dict(state[0])
     other.grow()
     assert_same(osgd.old_gradient, found.old_gradient)
+
+
+def test_in_a_checkpoint_of_torch_distributed(tmp_path):
+    model, opt, osgd, grower, data = started()
+    grower.grow()
+    backward(model, data)
+    osgd.advance(0.25)
+    opt.step()
+    dcp.save({**grower.states(), "growth": grower.state_tensor()}, checkpoint_id=tmp_path)
+    again, _, found, other, _ = started()
+    other.load_state_dict(gr.read_growth(tmp_path))
+    dcp.load(other.states(), checkpoint_id=tmp_path)
+    assert_same(dict(model.state_dict()), dict(again.state_dict()))
+    assert_same(osgd.state_dict(), found.state_dict())
+    assert found.weight == 0.75
 
 
 def test_a_growth_that_fails_leaves_it_as_it_was(monkeypatch):

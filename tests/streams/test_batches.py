@@ -114,6 +114,13 @@ def test_bad_arguments():
         *("grows in 4 stages, the plan has 3", "stages=4"),
         error=InputError,
     )
+    osgd = gr.DynamicOSGD(grower.model, None, nn.functional.cross_entropy, many)
+    says(
+        lambda: gr.Grower(grower.model, grower.plan, osgd=osgd),
+        "grows in 4 stages, the plan has 3",
+        error=InputError,
+    )
+    says(osgd.remember, "a Grower says the stage", error=InputError)
     plan = gr.plan(nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4)), X, stages=3)
     endless = gr.Grower(plan.build_seed(), plan)
     says(lambda: StageBatches(STREAM, grower=endless), "total_steps=N", error=InputError)

@@ -264,8 +264,8 @@ def check_saved(state: Mapping[str, Any], plan: Plan, at: int) -> int:
     return stage
 
 
-def check_osgd(model: nn.Module, osgd: Any) -> None:
-    """Refuses dynamic OSGD of another model, or what is none."""
+def check_osgd(model: nn.Module, osgd: Any, plan: Plan) -> None:
+    """Refuses dynamic OSGD of another model, or of data with more stages than the plan; or what is none."""
     if osgd is None:
         return
     if not isinstance(osgd, DynamicOSGD):
@@ -275,6 +275,8 @@ def check_osgd(model: nn.Module, osgd: Any) -> None:
             f"osgd was made for another {type(osgd.model).__name__}: make it with the model that grows, "
             "gr.DynamicOSGD(model, optimizer, ...)."
         )
+    if osgd.growing is not None:
+        osgd.growing.check_stages(plan.num_stages)
 
 
 def check_saved_osgd(state: Mapping[str, Any], is_there: bool) -> None:

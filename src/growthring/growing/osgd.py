@@ -87,6 +87,7 @@ class DynamicOSGD:
 
     Attributes:
         model: the plain module whose gradients it changes.
+        growing: the data of all stages, if that was given.
 
     Raises:
         UnsupportedModelError: `fully_shard` has cut the model.
@@ -124,6 +125,7 @@ class DynamicOSGD:
             raise InputError(f"anneal={anneal!r} is none of {known}, nor a function from 0 … 1.")
         self._anneal = found
         self._loss, self._batches = loss, batches
+        self.growing = batches if isinstance(batches, GrowingData) else None
         self._held = {"memory": _Memory()}
         if optimizer is not None:
             if not isinstance(optimizer, Optimizer):
@@ -246,10 +248,8 @@ class DynamicOSGD:
             GrowthStepError: nobody has, and it does not know the data.
         """
         if not self._is_ready and self._loss is not None and self._batches is not None:
-            data = self._batches
-            if isinstance(data, GrowingData):
-                data = StageBatches.at(data, stage, batch_size)
-            self.remember(data)
+            own = self.growing and StageBatches.at(self.growing, stage, batch_size)
+            self.remember(own)
         self._check_ready()
 
     def grow(self, changed: Mapping[Tensor, Grown]) -> list[str]:
@@ -320,7 +320,7 @@ class DynamicOSGD:
 
     def _source(self, batches: Any) -> Iterable[Any]:
         source: Any = self._batches if batches is None else batches
-        if source is None or isinstance(source, GrowingData):
+        if source is None or source is self.growing:
             raise InputError(
                 "remember needs batches of the stage that ends: pass them to it, or batches= to DynamicOSGD (of "
                 "growing data a Grower says the stage)."

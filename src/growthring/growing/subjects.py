@@ -54,7 +54,7 @@ class Subjects:
     osgd: DynamicOSGD | None = None
 
     def __post_init__(self) -> None:
-        check_osgd(self.main.module, self.osgd)
+        check_osgd(self.main.module, self.osgd, self.plan)
 
     @property
     def stage(self) -> int:
