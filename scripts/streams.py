@@ -13,7 +13,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from growthring.compare import Comparison, Standing, manifest_of
+from growthring.compare import Comparison, Contender, Standing, manifest_of
 from growthring.compare.manifest import Manifest
 from growthring.compare.standings import read_standings
 from growthring.compare.verdict import verdicts
@@ -33,6 +33,9 @@ STREAMS = {
     "data": "cifar100-stream-data-small",
 }
 CONTENDERS = ("fixed", "fixed-osgd", "paired", "osgd")
+SEEN = Contender(
+    "seen", {"stream_outputs": "seen"}, "growing, with outputs that come with the classes"
+)
 RATES = (0.1, 0.4, 0.8)
 WAYS = {"grown": {}, "full size": {"fixed": True}}
 TUNING_SEED = 10
@@ -66,10 +69,9 @@ def rate_folder(out: Path, stream: str, way: str, lr: float) -> Path:
 
 def compare(stream: str, data: Path, out: Path) -> None:
     """Trains all contenders."""
-    comparison = Comparison(
-        recipe_of(stream), CONTENDERS, 3, out / STREAMS[stream], data=data, clock="cpu"
-    )
-    comparison.run()
+    contenders = [*CONTENDERS, *([SEEN] if stream == "classes" else [])]
+    recipe, folder = recipe_of(stream), out / STREAMS[stream]
+    Comparison(recipe, contenders, 3, folder, data=data, clock="cpu").run()
 
 
 # The page.
@@ -123,7 +125,8 @@ def _gains(rows: Sequence[Standing]) -> list[str]:
     """What dynamic OSGD does, paired by seed."""
     by_name = {row.name: row for row in rows}
     sentences = []
-    for ours, other in (("osgd", "paired"), ("fixed-osgd", "fixed"), ("osgd", "fixed")):
+    pairs = (("osgd", "paired"), ("fixed-osgd", "fixed"), ("osgd", "fixed"), ("seen", "paired"))
+    for ours, other in pairs:
         if ours not in by_name or other not in by_name:
             continue
         one, two = _by_seed(by_name[ours]), _by_seed(by_name[other])

@@ -335,7 +335,7 @@ class Twice(ours.GrowthTrainer):
 def test_arguments_of_the_callback_are_checked():
     with pytest.raises(InputError, match=r"plan is a LlamaForCausalLM; pass what gr\.plan"):
         ours.GrowthCallback(planned().model)
-    with pytest.raises(InputError, match=r"what wraps the model are the Trainer's"):
+    with pytest.raises(InputError, match=r"what wraps the model or changes gradients are"):
         ours.GrowthCallback(planned(), optimizer=None)
 
 

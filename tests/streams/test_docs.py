@@ -1,12 +1,15 @@
 """The loops of docs/streams.md run as they stand."""
 
 import re
+from pathlib import Path
 
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import growthring as gr
+from scripts.pays.tables import BEGIN
+from scripts.streams import PAGE, tables
 from tests.pages import blocks, run_script
 
 
@@ -36,3 +39,12 @@ def test_the_loop_without_a_grower_runs():
     }
     exec(code.replace("        ...\n", step), names)
     assert names["weights"] == [0, 0, 0, 0] + 2 * [1.0, 0.75, 0.5, 0.25]
+
+
+def test_the_page_has_the_tables_of_the_results():
+    text, results = PAGE.read_text(), Path("results")
+    found = tables(results)
+    assert sum(len(lines) for lines in found.values()) > 30
+    for name, lines in found.items():
+        assert BEGIN.format(name) in text, name
+        assert "\n".join(lines) in text, f"{name}: run python -m scripts.streams --page"

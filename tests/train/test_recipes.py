@@ -45,6 +45,9 @@ def published_widths(full: int) -> list[int]:
 
 def test_the_names():
     own = {"cifar10-small", "cifar10-wide", "demo", "python-gpt", "shakespeare-gpt"}
+    own |= {
+        f"cifar100-stream-{name}" for name in ("classes", "data", "classes-small", "data-small")
+    }
     own |= {f"{name}-transformer" for name in ("numbers", "multi30k", "tatoeba", "iwslt14")}
     assert set(RECIPES) == {*CASES, *own}
     for name, make in RECIPES.items():

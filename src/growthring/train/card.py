@@ -49,6 +49,7 @@ class Card:
         data: name of the data set, as `growthring.data.load` knows it; None for data of the user's own program.
         preprocessing: from bytes to inputs; None where that is not known.
         classes: names of the classes in the order of the outputs; None where they have none.
+        by_arrival: whether that is the order in which they came, and not that of the data.
         width: "full", "seed" (trained at the seed's width throughout), or where an unfinished run was.
         fading: norms whose statistics were still fading in: plain weights give other outputs than the run's model.
         test_accuracy, test_loss: measured at the end, on the test data.
@@ -87,6 +88,7 @@ class Card:
     precision: str = "float32"
     batch_size: int = _BATCH
     versions: Mapping[str, str] = field(default_factory=dict)
+    by_arrival: bool = False
 
     @property
     def has_preparation(self) -> bool:
@@ -102,6 +104,7 @@ class Card:
             "task_options",
             "processes",
             "files",
+            "by_arrival",
         ):  # older readers know nothing of them
             if not values[key]:
                 values.pop(key)
@@ -188,6 +191,7 @@ def describe_training(
         precision=recipe.precision,
         batch_size=getattr(test, "batch_size", None) or _BATCH,
         versions=_versions(),
+        by_arrival=recipe.stream == "classes" and recipe.stream_outputs == "seen",
     )
 
 

@@ -271,10 +271,6 @@ class Trainer(Loop):
         if is_asked:
             raise Interrupted(f"stopped after step {step}; {self._saved_words()}")
 
-    def before_pass(self) -> None:
-        """A checkpoint, as the pass may be long."""
-        self._save()
-
     def in_pass(self) -> None:
         """Ctrl-C: the pass begins anew when the run goes on."""
         if self._is_asked:
@@ -286,6 +282,9 @@ class Trainer(Loop):
     def after_stage(self) -> None:
         """A checkpoint."""
         self._save()
+
+    # What is compiled decides how a run goes on; and a pass may be long.
+    after_choices = before_pass = after_stage
 
     def _save(self) -> None:
         self.processes.pool(self.totals)

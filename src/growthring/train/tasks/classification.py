@@ -133,11 +133,10 @@ def _imagenet(recipe: Recipe, generator: torch.Generator, place: Place) -> Strea
 
 
 def _as_trained(card: Card, data: Labelled) -> Labelled:
-    """The data with its classes in the order that the model was trained with, if it has the same ones."""
-    names = card.classes
-    return (
-        data if names is None or sorted(names) != sorted(names_of(data)) else renamed(data, names)
-    )
+    """The data with its classes in the order in which they came in training, if it has the same ones."""
+    names = card.classes if card.by_arrival else None
+    has_others = names is None or sorted(names) != sorted(names_of(data))
+    return data if names is None or has_others else renamed(data, names)
 
 
 def _check_classes(card: Card, found: tuple[str, ...] | None, name: str) -> None:
