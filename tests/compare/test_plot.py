@@ -3,6 +3,7 @@
 import random
 import re
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 
 import pytest
 
@@ -10,6 +11,7 @@ from growthring.compare.contenders import KNOWN
 from growthring.compare.labels import Box, place
 from growthring.compare.plot import plot
 from growthring.planning.lengths import Length
+from growthring.runs import Spread
 from growthring.runs.metrics import LOSS
 from tests.compare.comparisons import row
 
@@ -43,6 +45,8 @@ def test_full_size_trainings_are_joined_from_the_shortest_to_the_longest():
         (x1, y1), (x2, y2) = (map(float, p.split(",")) for p in line[1:].split("L"))
         assert x1 < x2 and y1 > y2  # cheaper and worse first
     assert 'class="fixed-line"' not in plot([FIXED[0], row("paired")])
+    other = replace(FIXED[0], name="fixed-osgd", flops_share=Spread(1.1))
+    assert 'class="fixed-line"' not in plot([FIXED[0], other]), "another way, of the same length"
 
 
 def test_missing_values_and_no_rows():

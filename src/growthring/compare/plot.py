@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from growthring.compare.contenders import FIXED, MATCHED
 from growthring.compare.labels import Box, place
 from growthring.compare.standings import Standing
 from growthring.report.charts import x_axis_parts
@@ -132,8 +133,9 @@ def _ends(value: Spread, factor: float) -> tuple[float, float]:
 
 
 def _by_length(points: Sequence[Point]) -> list[Point]:
-    """The full-size trainings from the shortest to the longest."""
-    return sorted((p for p in points if p.fixed), key=lambda p: (p.length, p.x.mean))
+    """The recipe's full-size trainings from the shortest to the longest; contenders may be others, in their own ways."""
+    plain = (p for p in points if p.fixed and p.name in (FIXED, *MATCHED))
+    return sorted(plain, key=lambda p: (p.length, p.x.mean))
 
 
 def _fixed_line(points: Sequence[Point], x: Scale, y: Scale, factor: float) -> list[str]:
