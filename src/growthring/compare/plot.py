@@ -133,7 +133,7 @@ def _ends(value: Spread, factor: float) -> tuple[float, float]:
 
 
 def _by_length(points: Sequence[Point]) -> list[Point]:
-    """The recipe's full-size trainings from the shortest to the longest; contenders may be others, in their own ways."""
+    """The recipe's full-size trainings from the shortest to the longest; contenders may be others."""
     plain = (p for p in points if p.fixed and p.name in (FIXED, *MATCHED))
     return sorted(plain, key=lambda p: (p.length, p.x.mean))
 
