@@ -254,7 +254,7 @@ def test_what_ctrl_c_says_works(finished, capsys, monkeypatch, tmp_path):
 
     def step(progress, status):
         if status.step == 5:
-            os.kill(os.getpid(), signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
 
     with monkeypatch.context() as patch:
         patch.setattr("growthring.train.progress.Silence.step", step)

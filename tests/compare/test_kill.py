@@ -72,7 +72,7 @@ def test_decisions_outlive_other_costs(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_ctrl_c_saves_and_the_same_comparison_goes_on(whole, tmp_path):
     def interrupt():
-        os.kill(os.getpid(), signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
 
     out = tmp_path / "out"
     with pytest.raises(Interrupted, match=r"stopped in vt, seed 0.*same command goes on"):

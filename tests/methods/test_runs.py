@@ -1,6 +1,5 @@
 """Whole runs with every growth method: resumed bit for bit, their costs, their order of data."""
 
-import os
 import signal
 import sys
 
@@ -46,7 +45,7 @@ def fit(recipe, folder):
 
 
 def press():
-    os.kill(os.getpid(), signal.SIGINT)
+    signal.raise_signal(signal.SIGINT)
 
 
 def killed(at, act, steps=None):

@@ -37,7 +37,7 @@ def stop():
 
 
 def press():
-    os.kill(os.getpid(), signal.SIGINT)
+    signal.raise_signal(signal.SIGINT)
 
 
 @pytest.fixture(scope="module")

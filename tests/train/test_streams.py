@@ -1,6 +1,5 @@
 """Runs on data that grows with the stages, with and without dynamic OSGD."""
 
-import os
 import signal
 
 import pytest
@@ -134,7 +133,7 @@ def test_interrupted_in_the_pass_and_resumed(fixed, tmp_path, monkeypatch):
     def press(self):
         batches.append(self.totals.stage)
         if len(batches) == 3:
-            os.kill(os.getpid(), signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
         look(self)
 
     monkeypatch.setattr(Trainer, "in_pass", press)
