@@ -328,7 +328,6 @@ def test_what_is_stepped_on_is_the_projection_by_hand(name):
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-@pytest.mark.each(2)
 def test_resumed_in_mid_stage_bit_for_bit(name):
     whole = run(name)
     resumed = run(name, start=run(name, stop=6))

@@ -52,7 +52,8 @@ class OldGradient:
             if how.name in tensors and any(lay.grows for lay in how.layouts):
                 old = tensors[how.name]
                 tensors[how.name] = formatted(widen_constant(old, how.layouts, 0.0), old)
-        return OldGradient(tensors, self.squares)  # zeros add nothing to a square
+        # Zeros add nothing to a square but its last bit, by the order of its sum: as one that is loaded has it.
+        return OldGradient.of(tensors)
 
     @torch.no_grad()
     def take_out(self, parameters: Mapping[str, Tensor], weight: float) -> None:
