@@ -75,7 +75,7 @@ def cifar100_stream_data_small() -> Recipe:
 
 
 def _small_cifar100() -> Recipe:
-    """Its rate is the best of 0.1, 0.4 and 0.8 for growing and for full size alike (docs/streams.md)."""
+    """Its rate is the best of 0.1, 0.4 and 0.8 for growing and for full size (docs/streams.md)."""
     recipe = _trial("cifar100-small", width=24, side=16, num_train=10_000, epochs=40)
     classes = {"data": "cifar100", "model_options.num_classes": 100}
     return change(recipe, {**classes, "lr": 0.4, "lr_schedule": "linear"})
