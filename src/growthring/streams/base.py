@@ -134,20 +134,25 @@ def check_indexed(data: Any) -> None:
         )
     if isinstance(data, DataLoader):
         check_selectable(data, "the DataLoader")
-    elif isinstance(data, IterableDataset) or (isinstance(data, Dataset) and not has_length(data)):
+    elif isinstance(data, IterableDataset) or (
+        isinstance(data, Dataset) and known_length(data) is None
+    ):
         raise InputError(
             f"the data is a {type(data).__name__}, which has no examples by number (__len__ and __getitem__), so "
             "that none can be chosen. Give a list of data sets, one for each stage, to gr.streams.ProgressiveSets."
         )
 
 
-def has_length(data: Any) -> bool:
-    """Whether a data set knows how many examples it has."""
+def known_length(data: Any) -> int | None:
+    """Examples of a data set that knows how many it has; None of one that does not.
+
+    >>> known_length([1, 2]), known_length(iter([1, 2]))
+    (2, None)
+    """
     try:
-        len(data)
+        return len(data)
     except (TypeError, NotImplementedError):
-        return False
-    return True
+        return None
 
 
 def count_of(data: Examples) -> int:

@@ -11,6 +11,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorD
 
 from growthring.data import Batches, DatasetBatches, FolderBatches, ImageData
 from growthring.errors import InputError
+from growthring.streams.base import known_length
 
 _NAMES = ("targets", "labels", "_labels", "y")  # where data sets are used to keep them
 
@@ -70,7 +71,7 @@ def known_labels(data: Any) -> Tensor | None:
     if getattr(data, "target_transform", None) is not None:
         return None
     for name in _NAMES:
-        found = _as_labels(getattr(data, name, None), _length(data))
+        found = _as_labels(getattr(data, name, None), known_length(data))
         if found is not None:
             return found
     return None
@@ -97,7 +98,7 @@ def given_labels(labels: Any, count: int) -> Tensor:
 def _examples(data: Any, name: str) -> Sequence[Any]:
     inner = data.dataset if isinstance(data, DataLoader) else data
     inner = inner.data if isinstance(inner, DatasetBatches) else inner
-    if not hasattr(inner, "__getitem__") or _length(inner) is None:
+    if not hasattr(inner, "__getitem__") or known_length(inner) is None:
         raise InputError(
             f"{name}: the classes of a {type(inner).__name__} cannot be told, as it has no examples by number. "
             "Pass a map-style data set (__len__ and __getitem__)."
@@ -149,10 +150,3 @@ def _as_labels(values: Any, count: int | None) -> Tensor | None:
     if is_float or found.ndim != 1 or (count is not None and len(found) != count):
         return None
     return found.long()
-
-
-def _length(data: Any) -> int | None:
-    try:
-        return len(data)
-    except (TypeError, NotImplementedError):
-        return None
