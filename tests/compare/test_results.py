@@ -9,11 +9,14 @@ from growthring.compare import KNOWN, Contender
 from growthring.compare.manifest import read_manifest
 from growthring.compare.standings import read_standings
 from growthring.train import RECIPES, Recipe, change
-from scripts import translation
+from scripts import streams, translation
 
 RESULTS = Path(__file__).parents[2] / "results"
 FOLDERS = sorted(path.parent for path in RESULTS.glob("*/comparison.json"))
-STUDIES = {"multi30k-small": translation.base}  # comparisons that a script makes, not the command
+# Comparisons that a script makes, not the command.
+STUDIES = {"multi30k-small": translation.base} | {
+    name: RECIPES[name] for name in streams.STREAMS.values()
+}
 
 
 def _recipe(folder, manifest) -> Recipe:
